@@ -1,0 +1,80 @@
+// The C functions that the Python hook calls: the rank's clock, sleep, step marks, reported metrics.
+//
+// A foreground thread's clock read asks the core: the time of the record before it plus the cost of the read. Between
+// two records nothing but reads can move the clock, so repeated reads are answered here, one microsecond apart, and told
+// to the core with the next asked read: a loop that polls the clock ends, and costs no round trip a turn.
+#include "internal.h"
+
+namespace eidolon {
+namespace {
+
+constexpr int64_t kReadNs = 1000; // law 5: a clock read by a foreground thread costs at least 1 us
+
+// The last answered read of this thread, as long as no record followed it.
+struct LastRead {
+  uint64_t next_seq = 0;
+  int64_t clock_ns = 0, unpaid_ns = 0;
+};
+thread_local LastRead last_read;
+
+bool foreground() { return this_thread().foreground || this_thread().main; }
+
+void pay(int64_t ns) {
+  if (ns > 0)
+    emit({.kind = Kind::kSleep, .value = static_cast<uint64_t>(ns)});
+}
+
+} // namespace
+
+extern "C" {
+
+int64_t eidolon_clock_ns(void) {
+  RingHeader *h = ring_header();
+  if (!is_rank() || h == nullptr)
+    return -1;
+  if (!foreground())
+    return h->clock_ns.load();
+  LastRead &last = last_read;
+  if (last.next_seq != 0 && last.next_seq == ring_next_seq()) {
+    last.unpaid_ns += kReadNs;
+    return last.clock_ns + last.unpaid_ns;
+  }
+  pay(last.unpaid_ns);
+  last.unpaid_ns = 0;
+  Reply reply = ask({.kind = Kind::kClock, .call = EID_CALL("clock")});
+  last.next_seq = reply.seq + 1;
+  last.clock_ns = std::max(reply.clock_ns, last.clock_ns);
+  return last.clock_ns;
+}
+
+int64_t eidolon_epoch_ns(void) {
+  RingHeader *h = ring_header();
+  return is_rank() && h != nullptr ? h->epoch_ns : -1;
+}
+
+int eidolon_sleep_ns(int64_t ns) {
+  if (!is_rank() || ring_header() == nullptr || !foreground() || ns < 0)
+    return 0;
+  emit({.kind = Kind::kSleep, .call = EID_CALL("sleep"), .value = static_cast<uint64_t>(ns)});
+  return 1;
+}
+
+int eidolon_mark(const char *kind) {
+  if (!is_rank())
+    return 0;
+  emit({.kind = Kind::kMark, .sig = signature("mark", kind)});
+  return 1;
+}
+
+int eidolon_foreground(void) { return is_rank() && foreground() ? 1 : 0; }
+
+int eidolon_report(const char *name, int64_t value) {
+  if (!is_rank())
+    return 0;
+  Attribute attributes[] = {{"value", value}};
+  emit({.kind = Kind::kHost, .sig = signature("mark", name, attributes, 1)});
+  return 1;
+}
+
+} // extern "C"
+} // namespace eidolon

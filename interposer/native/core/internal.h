@@ -1,0 +1,123 @@
+// What the core's own files share. One file, one concept:
+//
+//   config    server.conf and the environment
+//   ring      the shared-memory file: records, definitions, replies, inbox
+//   rank      this process as a rank: threads, contexts, fork, exit
+//   memory    device address space and its accounting
+//   values    which device bytes are known, and work on them that waits for a payload
+//   stream    streams, events, copies, host callbacks
+//   graph     capture, graphs and their replay
+//   kernel    kernel names and launches
+//   clock     the C functions that the Python hook calls
+//   preload   loading our libraries in place of NVIDIA's
+#pragma once
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core.h"
+
+namespace eidolon {
+
+// ---- ring ---------------------------------------------------------------------------------------------------------
+
+// The calling thread within its rank.
+struct Thread {
+  int index = -1; // also its reply slot
+  bool main = false;
+  bool foreground = false;
+  int64_t cpu_mark_ns = 0; // thread CPU time at the end of its last record (measured host cost only)
+};
+Thread &this_thread();
+
+inline constexpr int kMaxThreads = 128; // slots above belong to host callbacks
+
+bool ring_create();                  // makes the ring file of this process; fatal on failure
+void ring_abandon_in_child();        // after fork: the parent's ring is not ours
+void ring_close();                   // orderly exit
+RingHeader *ring_header();           // nullptr: no ring
+ServerPage *server_page();           // nullptr: null core or no agent
+uint64_t ring_emit(const Event &event, uint8_t flags, int slot);
+Reply ring_wait(int slot, uint64_t seq); // the answer to a blocking record
+bool ring_answered(int slot, uint64_t seq);
+void ring_payload(uint64_t seq, const void *data, size_t bytes); // publishes payload bytes
+void ring_drain_inbox();             // applies arrived payloads
+bool ring_wait_inbox(int timeout_ms); // sleeps until a payload arrives
+uint64_t ring_next_seq();            // sequence number of the next record (a hint; exact only under the ring's lock)
+int callback_slot_take();            // a reply slot for a host callback; waits if all are taken
+void callback_slot_give(int slot);
+uint32_t intern(const char *kind, const char *name, const Attribute *attributes, size_t n);
+
+// ---- rank ---------------------------------------------------------------------------------------------------------
+
+bool forked_child();     // this process was forked from a rank
+void release_accounts(); // orderly exit: gives this rank's device memory back
+
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+Status account(int device, int64_t bytes, const char *what); // charges (or frees) device memory of this rank
+bool memory_range_of(const void *pointer, uintptr_t *begin, uintptr_t *end); // allocation that contains pointer
+
+// ---- values -------------------------------------------------------------------------------------------------------
+
+void value_forget(uintptr_t begin, uintptr_t end); // freed: unknown, pages given back
+void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes);
+void value_copy(void *to, const void *from, size_t bytes);
+// Reads in stream order into host memory: at once, or when a payload that it depends on arrived.
+void value_read_ordered(const void *pointer, size_t bytes, void *out, uint16_t call);
+void value_receive(uint64_t seq, void *to, size_t bytes);          // a payload for `seq` will arrive
+void value_send(uint64_t seq, const void *from, size_t bytes);     // publishes bytes as payload of `seq`
+void value_arrived(uint64_t seq, const void *data, size_t bytes);  // from the inbox
+bool value_pending(const void *pointer, size_t bytes);             // still depends on a payload
+void value_settle(const void *pointer, size_t bytes);              // waits until it does not
+
+// ---- streams ------------------------------------------------------------------------------------------------------
+
+struct Node;
+struct Capture;
+
+struct Stream {
+  uint64_t magic;
+  uint32_t id;
+  int device;
+  unsigned flags;
+  int priority;
+  bool legacy = false;           // the default stream that orders itself with all blocking streams
+  uint64_t last_seq = 0;         // last record of work on it, 0 none
+  uint64_t joined_default = 0;   // last_seq of the default stream when this one last waited for it
+  uint64_t default_joined = 0;   // last_seq of this stream when the default stream last waited for it
+  Capture *capture = nullptr;
+  std::vector<Node *> tail = {}; // nodes that the next captured one depends on
+};
+
+struct CudaEvent {
+  uint64_t magic;
+  unsigned flags;
+  int device;
+  uint64_t key = 0; // 0: never recorded
+  Capture *capture = nullptr; // recorded inside this capture
+  uint64_t capture_id = 0;
+  std::vector<Node *> captured = {};
+};
+
+uint64_t next_event_key();
+Stream *make_stream(int device, unsigned flags, int priority); // internal lanes as well; no record
+// Emits a record of work on a stream, ordered with the default stream as CUDA's rules want.
+uint64_t emit_work(const Event &event);
+void run_callbacks_before(uint64_t seq); // waits until host callbacks issued before `seq` have run
+
+// ---- graphs -------------------------------------------------------------------------------------------------------
+
+// One captured operation: what to do when it is replayed on a lane.
+using Replay = std::function<void(Stream *lane, uint8_t flags)>;
+// Adds a node to the stream's capture; false if the stream does not capture.
+bool capture_node(Stream *stream, int type, Replay replay);
+// A stream that waits for an event recorded in a capture joins it.
+Status capture_join(Stream *stream, CudaEvent *event);
+void capture_event_record(Stream *stream, CudaEvent *event);
+bool in_capture(const Stream *stream);
+
+inline constexpr uint8_t kReplayed = kInGraph;
+
+} // namespace eidolon

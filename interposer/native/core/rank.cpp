@@ -1,0 +1,249 @@
+// This process as a rank: when it becomes one, which of its threads advance its clock, how it ends.
+//
+// A process becomes a rank when it creates a CUDA context. A thread is foreground (law 3) if it is the main thread or
+// once it launched, copied, communicated or synchronised; the others (NCCL's watchdog, monitors, pin-memory threads)
+// only read the clock. After fork() the child is no rank and cannot become one: CUDA's own rule.
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "internal.h"
+
+namespace eidolon {
+namespace {
+
+std::atomic<bool> rank{false}, child_of_rank{false};
+std::atomic<uint64_t> contexts{0}; // bit per device
+std::mutex creation;
+std::vector<uint32_t> &early_unmodelled = *new std::vector<uint32_t>;
+
+std::mutex thread_mutex;
+bool thread_taken[kMaxThreads];
+std::atomic<int> foreground_tids[kMaxThreads];
+
+struct ThreadHolder {
+  Thread thread;
+  ~ThreadHolder() {
+    if (thread.index < 0)
+      return;
+    std::lock_guard hold(thread_mutex);
+    foreground_tids[thread.index] = 0;
+    thread_taken[thread.index] = false;
+  }
+};
+
+thread_local int device_of_thread = 0;
+thread_local uint32_t operator_of_thread = 0;
+
+void take_index(Thread &thread) {
+  std::lock_guard hold(thread_mutex);
+  for (int i = 0; i < kMaxThreads; ++i)
+    if (!thread_taken[i]) {
+      thread_taken[i] = true;
+      thread.index = i;
+      thread.main = syscall(SYS_gettid) == getpid();
+      return;
+    }
+  fatal("more than %d threads of one process call CUDA at the same time", kMaxThreads);
+}
+
+bool advances_clock(Kind kind) {
+  switch (kind) {
+  case Kind::kKernel:
+  case Kind::kCopy:
+  case Kind::kSet:
+  case Kind::kCollective:
+  case Kind::kCallback:
+  case Kind::kSyncStream:
+  case Kind::kSyncEvent:
+  case Kind::kSyncDevice:
+  case Kind::kCommInit:
+  case Kind::kGraphLaunch:
+  case Kind::kMark:
+    return true;
+  default:
+    return false;
+  }
+}
+
+uint8_t flags_for(Thread &thread, const Event &event) {
+  if (!thread.foreground && (thread.main || advances_clock(event.kind))) {
+    thread.foreground = true;
+    foreground_tids[thread.index] = static_cast<int>(syscall(SYS_gettid));
+  }
+  uint8_t flags = event.flags & (kGroupMore | kInGraph | kPayload);
+  if (thread.foreground)
+    flags |= kForeground;
+  if (!thread.main)
+    flags |= kAutograd;
+  return flags;
+}
+
+// True if the thread sleeps in the kernel.
+bool sleeps(int tid) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return true; // gone
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0)
+    return true;
+  text[got] = 0;
+  const char *after_name = strrchr(text, ')');
+  return after_name != nullptr && after_name[1] == ' ' && (after_name[2] == 'S' || after_name[2] == 'D');
+}
+
+// Law 4: a rank whose foreground threads all sleep outside our calls for 20 ms is idle; its next record resumes it.
+// "Outside our calls" is seen from the ring: a thread inside one either writes records or waits for an answer.
+std::atomic<int> inside{0};
+std::atomic<bool> idle{false};
+
+void *idle_monitor(void *) {
+  constexpr int kSampleMs = 5, kSamples = 4;
+  uint64_t last = 0;
+  int quiet = 0;
+  while (rank.load() && !child_of_rank.load()) {
+    usleep(kSampleMs * 1000);
+    uint64_t now = ring_next_seq();
+    const RingHeader *h = ring_header();
+    bool full = h->head.load() - h->tail.load() >= h->record_capacity; // a writer waits for room: not idle
+    bool still = now == last && inside.load() == 0 && !full;
+    for (int i = 0; still && i < kMaxThreads; ++i)
+      if (int tid = foreground_tids[i].load(); tid != 0)
+        still = sleeps(tid);
+    last = now;
+    quiet = still ? quiet + 1 : 0;
+    if (quiet == kSamples && !idle.exchange(true)) {
+      ring_header()->idle.store(1);
+      last = ring_emit({.kind = Kind::kIdle}, 0, 0) + 1;
+    }
+  }
+  return nullptr;
+}
+
+void resume_if_idle(uint8_t flags) {
+  if ((flags & kForeground) != 0 && idle.load(std::memory_order_relaxed) && idle.exchange(false)) {
+    ring_header()->idle.store(0);
+    ring_emit({.kind = Kind::kResume}, 0, 0);
+  }
+}
+
+void at_exit() {
+  if (!rank.load() || ring_header() == nullptr)
+    return;
+  emit({.kind = Kind::kExit});
+  release_accounts();
+  ring_close();
+}
+
+void in_child() {
+  if (!rank.load())
+    return;
+  child_of_rank = true;
+  rank = false;
+  ring_abandon_in_child();
+}
+
+} // namespace
+
+Thread &this_thread() {
+  thread_local ThreadHolder holder;
+  if (holder.thread.index < 0)
+    take_index(holder.thread);
+  return holder.thread;
+}
+
+bool is_rank() { return rank.load(std::memory_order_acquire); }
+bool forked_child() { return child_of_rank.load(); }
+
+int current_device() { return device_of_thread; }
+Status set_current_device(int device) {
+  if (device < 0 || device >= config().devices)
+    return kInvalidDevice;
+  device_of_thread = device;
+  return kSuccess;
+}
+
+uint32_t current_operator() { return operator_of_thread; }
+void set_operator(uint32_t sig) { operator_of_thread = sig; }
+
+Status ensure_context(int device) {
+  if (!config().active || device < 0 || device >= config().devices)
+    return config().active ? kInvalidDevice : kNotInitialized;
+  const uint64_t bit = uint64_t{1} << device;
+  if ((contexts.load(std::memory_order_acquire) & bit) != 0)
+    return child_of_rank.load() ? kNotInitialized : kSuccess;
+  if (child_of_rank.load())
+    return kNotInitialized;
+  std::lock_guard hold(creation);
+  if ((contexts.load() & bit) != 0)
+    return kSuccess;
+  if (!rank.load()) {
+    if (!config().null_core)
+      ring_create();
+    pthread_atfork(nullptr, nullptr, in_child);
+    atexit(at_exit);
+    rank.store(true, std::memory_order_release);
+    if (!config().null_core) {
+      pthread_t thread;
+      if (pthread_create(&thread, nullptr, idle_monitor, nullptr) == 0)
+        pthread_detach(thread);
+    }
+  }
+  if (account(device, static_cast<int64_t>(config().gpu.context_bytes), "context") != kSuccess)
+    return kOutOfMemory;
+  contexts.fetch_or(bit, std::memory_order_release);
+  for (uint32_t sig : early_unmodelled)
+    emit({.kind = Kind::kUnmodelled, .sig = sig, .value = 1});
+  early_unmodelled.clear();
+  return kSuccess;
+}
+
+bool has_context(int device) { return device >= 0 && device < 64 && (contexts.load() >> device & 1) != 0; }
+
+uint64_t emit(const Event &event) {
+  if (!is_rank() || ring_header() == nullptr)
+    return 0;
+  Thread &thread = this_thread();
+  uint8_t flags = flags_for(thread, event);
+  resume_if_idle(flags);
+  return ring_emit(event, flags, thread.index);
+}
+
+Reply ask(const Event &event) {
+  if (!is_rank() || ring_header() == nullptr)
+    return {};
+  Thread &thread = this_thread();
+  uint8_t flags = flags_for(thread, event) | kBlocking;
+  resume_if_idle(flags);
+  inside.fetch_add((flags & kForeground) != 0 ? 1 : 0);
+  uint64_t seq = ring_emit(event, flags, thread.index);
+  Reply reply = ring_wait(thread.index, seq);
+  inside.fetch_sub((flags & kForeground) != 0 ? 1 : 0);
+  return reply;
+}
+
+void unmodelled(const char *library, const char *function) {
+  if (!config().active)
+    return;
+  char name[192];
+  snprintf(name, sizeof name, "%s:%s", library, function);
+  uint32_t sig = signature("unmodelled", name);
+  if (is_rank()) {
+    emit({.kind = Kind::kUnmodelled, .sig = sig, .value = 1});
+  } else { // before the context exists: told once it does
+    std::lock_guard hold(creation);
+    early_unmodelled.push_back(sig);
+  }
+}
+
+} // namespace eidolon

@@ -1,0 +1,355 @@
+// The minimum value layer: which device bytes are known, and work that waits for a payload.
+//
+// Known bytes lie in the device's address range itself (pages are committed only there); a set of intervals says which
+// they are. Everything else reads as zero. Work is applied when it is issued, which is stream order for one stream;
+// where it touches bytes that a payload still has to bring, it is kept in a list and applied once it depends on nothing
+// earlier in the list. The issuing thread never waits for that.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <map>
+
+#include "internal.h"
+
+namespace eidolon {
+namespace {
+
+using Intervals = std::map<uintptr_t, uintptr_t>; // start -> end, disjoint, never touching
+
+struct Span {
+  uintptr_t begin = 0, end = 0;
+  bool meets(const Span &other) const { return begin < other.end && other.begin < end; }
+};
+Span span_of(const void *pointer, size_t bytes) {
+  uintptr_t at = reinterpret_cast<uintptr_t>(pointer);
+  return {at, at + bytes};
+}
+
+struct Deferred {
+  enum { kReceive, kWrite, kForget, kCopy, kRead, kSend } what;
+  Span to, from;              // device bytes (kRead: `to` is host memory)
+  std::vector<char> data;     // kWrite, and kReceive once it arrived
+  uint64_t seq = 0;           // kReceive, kSend
+  bool arrived = true;        // kReceive: the payload is here
+};
+
+struct Values {
+  std::recursive_mutex mutex;
+  Intervals known;
+  std::list<Deferred> deferred;
+};
+Values *values() {
+  static Values *all = new Values;
+  return all;
+}
+
+void mark_unknown(Intervals &known, uintptr_t begin, uintptr_t end) {
+  auto next = known.lower_bound(begin);
+  if (next != known.begin()) {
+    auto before = std::prev(next);
+    if (before->second > begin) {
+      uintptr_t tail = before->second;
+      before->second = begin;
+      if (tail > end)
+        next = known.emplace(end, tail).first;
+    }
+  }
+  while (next != known.end() && next->first < end) {
+    uintptr_t tail = next->second;
+    next = known.erase(next);
+    if (tail > end)
+      known.emplace(end, tail);
+  }
+}
+
+void mark_known(Intervals &known, uintptr_t begin, uintptr_t end) {
+  auto next = known.lower_bound(begin);
+  if (next != known.begin() && std::prev(next)->second >= begin) {
+    next = std::prev(next);
+    begin = next->first;
+    end = std::max(end, next->second);
+    next = known.erase(next);
+  }
+  while (next != known.end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = known.erase(next);
+  }
+  known[begin] = end;
+}
+
+bool all_known(const Intervals &known, Span s) {
+  auto after = known.upper_bound(s.begin);
+  return after != known.begin() && std::prev(after)->second >= s.end;
+}
+
+// Calls f(begin, end, is_known) over the pieces of a span.
+template <class F> void pieces(const Intervals &known, Span s, F f) {
+  uintptr_t at = s.begin;
+  auto next = known.upper_bound(at);
+  if (next != known.begin())
+    --next;
+  while (at < s.end) {
+    while (next != known.end() && next->second <= at)
+      ++next;
+    if (next == known.end() || next->first >= s.end) {
+      f(at, s.end, false);
+      return;
+    }
+    if (next->first > at)
+      f(at, next->first, false);
+    at = std::max(at, next->first);
+    uintptr_t stop = std::min(next->second, s.end);
+    f(at, stop, true);
+    at = stop;
+  }
+}
+
+size_t read_now(Values *v, Span from, char *out) {
+  size_t unknown = 0;
+  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, bool is_known) {
+    if (is_known) {
+      memcpy(out + (begin - from.begin), reinterpret_cast<const void *>(begin), end - begin);
+    } else {
+      memset(out + (begin - from.begin), 0, end - begin);
+      unknown += end - begin;
+    }
+  });
+  return unknown;
+}
+
+void write_now(Values *v, Span to, const void *data) {
+  if (to.begin == to.end)
+    return;
+  memcpy(reinterpret_cast<void *>(to.begin), data, to.end - to.begin);
+  mark_known(v->known, to.begin, to.end);
+}
+
+void copy_now(Values *v, Span to, Span from) {
+  std::vector<Span> known;
+  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, bool is_known) {
+    if (is_known)
+      known.push_back({begin - from.begin, end - from.begin});
+  });
+  std::vector<char> bytes; // through a buffer: the ranges may overlap
+  for (const Span &s : known)
+    bytes.insert(bytes.end(), reinterpret_cast<char *>(from.begin + s.begin),
+                 reinterpret_cast<char *>(from.begin + s.end));
+  mark_unknown(v->known, to.begin, to.end);
+  size_t at = 0;
+  for (const Span &s : known) {
+    write_now(v, {to.begin + s.begin, to.begin + s.end}, bytes.data() + at);
+    at += s.end - s.begin;
+  }
+}
+
+void send_now(Values *v, uint64_t seq, Span from) {
+  if (from.begin != from.end && all_known(v->known, from))
+    ring_payload(seq, reinterpret_cast<const void *>(from.begin), from.end - from.begin);
+  else
+    ring_payload(seq, nullptr, 0);
+}
+
+void apply(Values *v, Deferred &d) {
+  switch (d.what) {
+  case Deferred::kReceive:
+    if (d.data.size() == d.to.end - d.to.begin)
+      write_now(v, d.to, d.data.data());
+    else // unknown at the sender
+      mark_unknown(v->known, d.to.begin, d.to.end);
+    break;
+  case Deferred::kWrite:
+    write_now(v, d.to, d.data.data());
+    break;
+  case Deferred::kForget:
+    mark_unknown(v->known, d.to.begin, d.to.end);
+    break;
+  case Deferred::kCopy:
+    copy_now(v, d.to, d.from);
+    break;
+  case Deferred::kRead:
+    read_now(v, d.from, reinterpret_cast<char *>(d.to.begin));
+    break;
+  case Deferred::kSend:
+    send_now(v, d.seq, d.from);
+    break;
+  }
+}
+
+bool conflicts(const Deferred &earlier, const Deferred &later) {
+  return earlier.to.meets(later.to) || earlier.to.meets(later.from) || earlier.from.meets(later.to);
+}
+
+// Applies what depends on nothing before it in the list.
+void settle_list(Values *v) {
+  bool progress = true;
+  while (progress && !v->deferred.empty()) {
+    progress = false;
+    for (auto d = v->deferred.begin(); d != v->deferred.end();) {
+      bool ready = d->arrived;
+      for (auto e = v->deferred.begin(); ready && e != d; ++e)
+        ready = !conflicts(*e, *d);
+      if (ready) {
+        apply(v, *d);
+        d = v->deferred.erase(d);
+        progress = true;
+      } else {
+        ++d;
+      }
+    }
+  }
+}
+
+// Applies at once if nothing deferred conflicts, else keeps for later.
+void submit(Values *v, Deferred d) {
+  bool now = d.arrived;
+  for (auto e = v->deferred.begin(); now && e != v->deferred.end(); ++e)
+    now = !conflicts(*e, d);
+  if (now)
+    apply(v, d);
+  else
+    v->deferred.push_back(std::move(d));
+}
+
+} // namespace
+
+void value_unknown(void *pointer, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  if (bytes == 0 || (v->known.empty() && v->deferred.empty()))
+    return;
+  submit(v, {.what = Deferred::kForget, .to = span_of(pointer, bytes), .from = {}, .data = {}});
+}
+
+size_t value_known(const void *pointer, size_t bytes) {
+  Values *v = values();
+  Span s = span_of(pointer, bytes);
+  std::lock_guard hold(v->mutex);
+  auto after = v->known.upper_bound(s.begin);
+  if (after == v->known.begin())
+    return 0;
+  auto found = std::prev(after);
+  return found->second > s.begin ? std::min(found->second, s.end) - s.begin : 0;
+}
+
+size_t value_read(const void *pointer, size_t bytes, void *out) {
+  value_settle(pointer, bytes);
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  return read_now(v, span_of(pointer, bytes), static_cast<char *>(out));
+}
+
+void value_write(void *pointer, size_t bytes, const void *data) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  Span to = span_of(pointer, bytes);
+  bool now = true;
+  Deferred d{.what = Deferred::kWrite, .to = to, .from = {}, .data = {}};
+  for (auto e = v->deferred.begin(); now && e != v->deferred.end(); ++e)
+    now = !conflicts(*e, d);
+  if (now) {
+    write_now(v, to, data);
+    return;
+  }
+  const char *bytes_in = static_cast<const char *>(data);
+  d.data.assign(bytes_in, bytes_in + bytes);
+  v->deferred.push_back(std::move(d));
+}
+
+void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes) {
+  std::vector<char> data(bytes);
+  for (size_t i = 0; i < bytes; ++i)
+    data[i] = static_cast<char>(value >> (8 * (i % element_bytes)));
+  value_write(pointer, bytes, data.data());
+}
+
+void value_copy(void *to, const void *from, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  if (bytes == 0 || (v->known.empty() && v->deferred.empty()))
+    return;
+  submit(v, {.what = Deferred::kCopy, .to = span_of(to, bytes), .from = span_of(from, bytes), .data = {}});
+}
+
+static void count_unknown_read(size_t bytes, uint16_t) {
+  uint32_t op = current_operator();
+  Attribute attributes[] = {{"op", op}};
+  emit({.kind = Kind::kUnknownRead, .sig = signature("read", "device-to-host copy", attributes, 1), .value = bytes});
+}
+
+void value_read_ordered(const void *pointer, size_t bytes, void *out, uint16_t call) {
+  Values *v = values();
+  std::unique_lock hold(v->mutex);
+  Deferred d{.what = Deferred::kRead, .to = span_of(out, bytes), .from = span_of(pointer, bytes), .data = {}};
+  for (const Deferred &e : v->deferred)
+    if (conflicts(e, d)) {
+      v->deferred.push_back(std::move(d));
+      return;
+    }
+  size_t unknown = read_now(v, d.from, static_cast<char *>(out));
+  hold.unlock();
+  if (unknown != 0)
+    count_unknown_read(unknown, call);
+}
+
+void value_receive(uint64_t seq, void *to, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  v->deferred.push_back({.what = Deferred::kReceive,
+                         .to = span_of(to, bytes),
+                         .from = {},
+                         .data = {},
+                         .seq = seq,
+                         .arrived = false});
+}
+
+void value_send(uint64_t seq, const void *from, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  submit(v, {.what = Deferred::kSend, .to = {}, .from = span_of(from, bytes), .data = {}, .seq = seq});
+}
+
+void value_arrived(uint64_t seq, const void *data, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  for (Deferred &d : v->deferred)
+    if (d.what == Deferred::kReceive && d.seq == seq && !d.arrived) {
+      const char *in = static_cast<const char *>(data);
+      d.data.assign(in, in + bytes);
+      d.arrived = true;
+      break;
+    }
+  settle_list(v);
+}
+
+bool value_pending(const void *pointer, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  Span s = span_of(pointer, bytes);
+  return std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &d) { return d.to.meets(s); });
+}
+
+void value_settle(const void *pointer, size_t bytes) {
+  ring_drain_inbox();
+  while (value_pending(pointer, bytes))
+    ring_wait_inbox(20); // ends the process if the run failed or the agent is gone
+}
+
+void value_forget(uintptr_t begin, uintptr_t end) {
+  Values *v = values();
+  {
+    std::lock_guard hold(v->mutex);
+    // Freed memory: what was to come for it has nowhere to go.
+    v->deferred.remove_if([&](const Deferred &d) {
+      return d.what != Deferred::kRead && d.to.begin >= begin && d.to.end <= end && d.to.begin != d.to.end;
+    });
+    mark_unknown(v->known, begin, end);
+    settle_list(v);
+  }
+  uintptr_t first = (begin + 4095) & ~uintptr_t{4095}, last = end & ~uintptr_t{4095};
+  if (first < last)
+    madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
+}
+
+} // namespace eidolon

@@ -1,0 +1,262 @@
+// The ring from both ends: several threads of a rank write and block, an agent in this process reads and answers.
+#include <fcntl.h>
+#include <dirent.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include <thread>
+#include <vector>
+
+#include "core.h"
+#include "harness.h"
+
+using namespace eidolon;
+
+namespace {
+
+std::string directory;
+
+void *map_file(const std::string &path, size_t bytes) {
+  int fd = open(path.c_str(), O_RDWR);
+  if (fd < 0)
+    return nullptr;
+  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  return at == MAP_FAILED ? nullptr : at;
+}
+
+void wake(std::atomic<uint32_t> *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0); }
+
+// The least an agent does: read records in order, answer blocking ones, echo payloads of collectives back.
+struct Agent {
+  ServerPage *page = nullptr;
+  RingHeader *header = nullptr;
+  std::atomic<bool> stop{false};
+  uint64_t records = 0, kernels = 0, out_of_order = 0, undefined = 0, payloads = 0, graph_nodes = 0;
+  uint32_t highest_sig = 0;
+  std::thread thread;
+
+  void make_page() {
+    std::string path = directory + "/server.page";
+    int fd = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(ServerPage)) != 0)
+      perror("server.page");
+    close(fd);
+    page = static_cast<ServerPage *>(map_file(path, sizeof(ServerPage)));
+    memcpy(page->magic, "EIDSERV1", 8);
+    page->abi_version = kAbiVersion;
+    beat();
+    thread = std::thread([this] { run(); });
+  }
+
+  void beat() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    page->heartbeat_ns.store(static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec));
+  }
+
+  void find_ring() {
+    std::string ranks = directory + "/ranks";
+    DIR *dir = opendir(ranks.c_str());
+    while (dirent *entry = dir != nullptr ? readdir(dir) : nullptr)
+      if (std::string name = entry->d_name; name.ends_with(".ring")) {
+        std::string path = ranks + "/" + name;
+        auto *head = static_cast<RingHeader *>(map_file(path, sizeof(RingHeader)));
+        size_t bytes = head->inbox_offset + head->inbox_capacity;
+        munmap(head, sizeof(RingHeader));
+        header = static_cast<RingHeader *>(map_file(path, bytes));
+      }
+    if (dir != nullptr)
+      closedir(dir);
+  }
+
+  char *base() { return reinterpret_cast<char *>(header); }
+
+  void put_payload(uint64_t seq, const char *data, size_t bytes) {
+    uint64_t head = header->inbox_head.load(), at = head & (header->inbox_capacity - 1);
+    MessageHead message{static_cast<uint32_t>(8 + bytes), static_cast<uint16_t>(MessageType::kPayload), 0};
+    memcpy(base() + header->inbox_offset + at, &message, sizeof message);
+    memcpy(base() + header->inbox_offset + at + 8, &seq, 8);
+    memcpy(base() + header->inbox_offset + at + 16, data, bytes);
+    header->inbox_head.store(head + ((16 + bytes + 7) & ~size_t{7}), std::memory_order_release);
+    header->inbox_bell.fetch_add(1);
+    wake(&header->inbox_bell);
+  }
+
+  void read_definitions(uint64_t until) {
+    uint64_t tail = header->defs_tail.load();
+    while (tail < until) {
+      char *at = base() + header->defs_offset + (tail & (header->defs_capacity - 1));
+      MessageHead head;
+      memcpy(&head, at, sizeof head);
+      if (head.type == static_cast<uint16_t>(MessageType::kSignature)) {
+        uint32_t id;
+        memcpy(&id, at + 8, 4);
+        highest_sig = std::max(highest_sig, id);
+      } else if (head.type == static_cast<uint16_t>(MessageType::kPayload)) {
+        uint64_t seq;
+        memcpy(&seq, at + 8, 8);
+        payloads++;
+        put_payload(seq, at + 16, head.bytes - 8);
+      }
+      tail += (sizeof head + head.bytes + 7) & ~uint64_t{7};
+    }
+    header->defs_tail.store(tail, std::memory_order_release);
+  }
+
+  void run() {
+    while (!stop.load()) {
+      beat();
+      if (header == nullptr)
+        find_ring();
+      if (header == nullptr) {
+        usleep(1000);
+        continue;
+      }
+      uint64_t head = header->head.load(std::memory_order_acquire), tail = header->tail.load();
+      read_definitions(header->defs_head.load(std::memory_order_acquire));
+      auto *ring = reinterpret_cast<EventRecord *>(base() + header->records_offset);
+      auto *slots = reinterpret_cast<ReplySlot *>(base() + sizeof(RingHeader));
+      for (uint64_t seq = tail; seq < head; ++seq) {
+        const EventRecord &r = ring[seq & (header->record_capacity - 1)];
+        records++;
+        out_of_order += r.seq != static_cast<uint32_t>(seq);
+        undefined += r.sig > highest_sig || (r.sig != 0 && r.sig < 1024);
+        kernels += r.kind == static_cast<uint8_t>(Kind::kKernel);
+        graph_nodes += r.kind == static_cast<uint8_t>(Kind::kKernel) && (r.flags & kInGraph) != 0;
+        if ((r.flags & kBlocking) != 0) {
+          ReplySlot &slot = slots[r.thread];
+          slot.clock_ns = static_cast<int64_t>(seq) * 1000;
+          slot.value = r.kind == static_cast<uint8_t>(Kind::kEventTime) ? static_cast<int64_t>(seq) * 1'000'000 : 1;
+          slot.status = 0;
+          slot.reply_seq.store(static_cast<uint32_t>(seq + 1), std::memory_order_release);
+          wake(&slot.reply_seq);
+        }
+      }
+      header->tail.store(head, std::memory_order_release);
+      if (header->space_wanted.load() != 0) {
+        header->space_bell.fetch_add(1);
+        wake(&header->space_bell);
+      }
+      uint32_t bell = page->bell.load();
+      page->listening.store(1);
+      if (header->head.load() == head) {
+        timespec limit{0, 2'000'000};
+        syscall(SYS_futex, &page->bell, FUTEX_WAIT, bell, &limit, nullptr, 0);
+      }
+      page->listening.store(0);
+    }
+  }
+};
+
+constexpr int kThreads = 4, kRounds = 200, kLaunches = 20;
+
+void one_thread(int number) {
+  set_current_device(number % 2);
+  Stream *stream;
+  CHECK_EQUAL(stream_create(1, 0, &stream), kSuccess);
+  void *event;
+  event_create(0, &event);
+  for (int round = 0; round < kRounds; ++round) {
+    for (int i = 0; i < kLaunches; ++i) {
+      Attribute attributes[] = {{"round", round}, {"thread", number}};
+      launch_operation(stream, signature("library", "test:work", attributes, 2), EID_CALL("cudaLaunchKernel"));
+    }
+    event_record(event, stream, EID_CALL("cudaEventRecord"));
+    CHECK_EQUAL(event_query(event, EID_CALL("cudaEventQuery")), kSuccess);
+    CHECK_EQUAL(stream_synchronize(stream, EID_CALL("cudaStreamSynchronize")), kSuccess);
+  }
+  event_destroy(event);
+  stream_destroy(stream);
+}
+
+std::atomic<int> callbacks_run{0};
+
+void everything_else() {
+  Stream *stream;
+  stream_create(1, 0, &stream);
+  // Host callbacks run in order before a later synchronise returns.
+  for (int i = 0; i < 10; ++i)
+    stream_callback(stream, [](void *) { callbacks_run.fetch_add(1); }, nullptr, EID_CALL("cudaLaunchHostFunc"));
+  stream_synchronize(stream, 0);
+  CHECK_EQUAL(callbacks_run.load(), 10);
+  // A payload comes back through the inbox, in stream order with the copy that reads it.
+  void *device;
+  mem_alloc(0, 4096, &device);
+  int sent = 42, got = 0;
+  copy(device, &sent, 4, 1, stream, false, 0);
+  static std::atomic<uint64_t> position{0};
+  launch_collective({.sig = signature("collective", "all_reduce"),
+                     .position = &position,
+                     .stream = stream,
+                     .call = EID_CALL("ncclAllReduce"),
+                     .group_more = false,
+                     .send = device,
+                     .send_bytes = 4,
+                     .receive = static_cast<char *>(device) + 512,
+                     .receive_bytes = 4});
+  copy(static_cast<char *>(device) + 1024, static_cast<char *>(device) + 512, 4, 3, stream, false, 0);
+  copy(&got, static_cast<char *>(device) + 1024, 4, 2, stream, true, 0);
+  CHECK_EQUAL(got, 42);
+  mem_free(device);
+  // Elapsed time comes from the core.
+  void *start, *end;
+  event_create(0, &start);
+  event_create(0, &end);
+  float ms = -1;
+  CHECK_EQUAL(event_elapsed(start, end, &ms, 0), kInvalidHandle); // never recorded
+  event_record(start, stream, 0);
+  event_record(end, stream, 0);
+  CHECK_EQUAL(event_elapsed(start, end, &ms, 0), kSuccess);
+  CHECK(ms > 0);
+  // A replayed graph writes one record per node.
+  void *graph, *exec;
+  capture_begin(stream, 1, nullptr);
+  for (int i = 0; i < 7; ++i)
+    launch_operation(stream, signature("library", "test:node"), 0);
+  capture_end(stream, &graph);
+  graph_instantiate(graph, &exec);
+  for (int i = 0; i < 3; ++i)
+    graph_launch(exec, stream, EID_CALL("cudaGraphLaunch"));
+  graph_exec_destroy(exec);
+  graph_destroy(graph);
+  // The clock is the core's, never goes backwards, and repeated reads need no round trip.
+  int64_t before = eidolon_clock_ns();
+  for (int i = 0; i < 1000; ++i) {
+    int64_t now = eidolon_clock_ns();
+    CHECK(now > before);
+    before = now;
+  }
+  CHECK_EQUAL(eidolon_mark("step"), 1);
+  stream_synchronize(stream, 0);
+}
+
+} // namespace
+
+int main() {
+  directory = test::enter_server("mode=core\ndevices=2\nring.records=1024\nring.defs_bytes=65536\n"
+                                 "ring.inbox_bytes=65536\ngpu.context_bytes=104857600\n");
+  static Agent agent;
+  agent.make_page();
+  CHECK_EQUAL(ensure_context(0), kSuccess);
+  CHECK(is_rank());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back(one_thread, i);
+  for (std::thread &thread : threads)
+    thread.join();
+  everything_else();
+  agent.stop = true;
+  agent.thread.join();
+  CHECK_EQUAL(agent.out_of_order, 0);
+  CHECK_EQUAL(agent.undefined, 0);
+  CHECK_EQUAL(agent.payloads, 1);
+  CHECK_EQUAL(agent.graph_nodes, 21);
+  CHECK_EQUAL(agent.kernels, kThreads * kRounds * kLaunches + 21);
+  CHECK(agent.page->used_bytes[0].load() >= 104857600);
+  int failed = test::result();
+  fflush(nullptr);
+  _exit(failed); // the exit handler would wait for an agent
+}
