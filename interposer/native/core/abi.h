@@ -17,7 +17,7 @@
 // A rank is alive while it holds a POSIX record lock (fcntl F_SETLK, write, byte 0) on its ring file; a pid means
 // nothing across containers. When the lock is gone the ring stays readable up to `head`.
 //
-// Everything is little-endian; `interposer/eidolon_interposer/ring.py` mirrors this file and a test compares both.
+// Everything is little-endian; `interposer/eidolon_interposer/abi.py` mirrors this file and a test compares both.
 #pragma once
 #include <atomic>
 #include <cstddef>

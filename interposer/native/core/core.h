@@ -129,6 +129,7 @@ EID_API Status mem_info(int device, size_t *free_bytes, size_t *total_bytes);
 EID_API size_t mem_used(int device); // by this process
 EID_API Status host_alloc(size_t bytes, void **out); // pinned
 EID_API Status host_free(void *pointer);
+EID_API Status managed_alloc(size_t bytes, void **out); // on the host; freed by mem_free
 EID_API Status host_register(void *pointer, size_t bytes);
 EID_API Status host_unregister(void *pointer);
 EID_API PointerInfo pointer_info(const void *pointer); // any address
@@ -159,8 +160,11 @@ EID_API Status ipc_close(void *pointer);
 // ---- values (the minimum value layer) ----------------------------------------------------------------------------
 // Device bytes are known (the host or a small NCCL payload wrote them) or unknown (anything else); unknown ones read as 0.
 
-// Marks [pointer, +bytes) unknown: an operation wrote it.
+// Marks [pointer, +bytes) unknown: an operation wrote it. If the thread's next operation is captured, each replay of it
+// does so again.
 EID_API void value_unknown(void *pointer, size_t bytes);
+// As value_unknown, for a kernel whose result is known (a fill with a number from the host).
+EID_API void value_computed(void *pointer, size_t bytes, const void *data);
 // Known range that contains pointer: its remaining length, 0 if unknown.
 EID_API size_t value_known(const void *pointer, size_t bytes);
 // Copies device bytes to host memory, zeros for unknown; returns the number of unknown bytes.
@@ -190,6 +194,9 @@ EID_API Status stream_callback(Stream *stream, void (*function)(void *), void *d
 EID_API Status event_create(unsigned flags, void **out); // 1 blocking sync, 2 disable timing, 4 interprocess
 EID_API Status event_destroy(void *event);
 EID_API Status event_record(void *event, Stream *stream, uint16_t call);
+// Inside a capture: a node that records the event, or waits for it, at each replay (CUDA's "external" events).
+EID_API Status event_record_external(void *event, Stream *stream);
+EID_API Status stream_wait_external(Stream *stream, void *event);
 EID_API Status event_query(void *event, uint16_t call);
 EID_API Status event_synchronize(void *event, uint16_t call);
 EID_API Status event_elapsed(void *start, void *end, float *ms, uint16_t call);
@@ -226,7 +233,7 @@ EID_API Status set(void *to, unsigned value, size_t element_bytes, size_t count,
 
 EID_API void kernel_register(const void *host_function, const char *mangled_name);
 EID_API const char *kernel_name(const void *host_function_or_handle); // nullptr if not known
-// A module-level kernel handle (cuModuleGetFunction, cuLibraryGetKernel); lives for the process.
+// A new module-level kernel handle (cuModuleGetFunction, cuLibraryGetKernel); lives for the process.
 EID_API void *kernel_handle(const char *mangled_name);
 // Attributes that may be set on a kernel (dynamic shared memory, ...); index = cudaFuncAttribute number.
 EID_API void kernel_set_attribute(const void *handle, int attribute, int value);
@@ -257,6 +264,8 @@ EID_API size_t graph_nodes(void *graph, void **nodes, size_t capacity); // retur
 EID_API size_t graph_roots(void *graph, void **nodes, size_t capacity);
 EID_API size_t graph_edges(void *graph, void **from, void **to, size_t capacity);
 EID_API size_t node_dependencies(void *node, void **nodes, size_t capacity);
+// Adds a node that does nothing but join its dependencies.
+EID_API Status graph_add_empty(void *graph, void *const *dependencies, size_t n, void **node);
 EID_API int node_type(void *node); // cudaGraphNodeType: 0 kernel, 1 memcpy, 2 memset, 3 host, 5 empty, 6 wait, 7 record
 EID_API Status graph_instantiate(void *graph, void **exec);
 EID_API Status graph_exec_destroy(void *exec);
@@ -279,6 +288,7 @@ struct Collective {
   Stream *stream;
   uint16_t call;
   bool group_more;    // further members of the group follow
+  bool small = true; // the most that any one rank sends is at most config().payload_limit: the same answer on every rank
   const void *send;
   size_t send_bytes;
   void *receive;

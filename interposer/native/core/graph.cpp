@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "internal.h"
 
@@ -39,7 +40,7 @@ struct Capture {
   int mode;
   uint64_t thread; // that began it
   bool owns_graph; // began without a graph of the caller's
-  bool invalid = false;
+  std::atomic<bool> invalid{false};
   bool ended = false;
   std::vector<Stream *> members = {};
 };
@@ -61,10 +62,27 @@ struct Exec {
 };
 
 std::mutex mutex; // captures and graphs: rarely contended, never on the launch path of plain work
+std::vector<Capture *> &live_captures = *new std::vector<Capture *>; // begun and not ended; under the mutex
 std::atomic<uint64_t> next_capture{1};
-std::atomic<int> global_captures{0};
+std::atomic<int> global_captures{0}, open_captures{0};
 thread_local int thread_mode = 0;
 thread_local int thread_captures = 0; // global or thread-local captures that this thread began
+
+struct Effect {
+  void *pointer;
+  size_t bytes;
+  std::vector<char> data; // empty: unknown
+};
+thread_local std::vector<Effect> effects; // of what this thread captures next
+thread_local uint64_t effects_since = 0;  // the capture that was the newest: older ones' leftovers do not count
+
+void apply(const std::vector<Effect> &all) {
+  for (const Effect &e : all)
+    if (e.data.empty())
+      value_unknown(e.pointer, e.bytes);
+    else
+      value_write(e.pointer, e.bytes, e.data.data());
+}
 
 uint64_t thread_number() { return reinterpret_cast<uint64_t>(&thread_mode); }
 
@@ -142,9 +160,26 @@ void drop_member(Capture *capture, Stream *stream) {
 
 bool in_capture(const Stream *stream) { return stream->capture != nullptr; }
 
+void capture_effect(void *pointer, size_t bytes, const void *data) {
+  if (open_captures.load(std::memory_order_relaxed) == 0)
+    return;
+  if (uint64_t newest = next_capture.load(); effects_since != newest) {
+    effects.clear();
+    effects_since = newest;
+  }
+  effects.push_back({pointer, bytes, {}});
+  if (const char *first = static_cast<const char *>(data); data != nullptr)
+    effects.back().data.assign(first, first + bytes);
+}
+
 bool capture_node(Stream *stream, int type, Replay replay) {
   if (stream->capture == nullptr)
     return false;
+  if (!effects.empty() && effects_since == next_capture.load())
+    replay = [before = std::exchange(effects, {}), replay = std::move(replay)](Stream *lane, uint8_t flags) {
+      apply(before);
+      replay(lane, flags);
+    };
   std::lock_guard hold(mutex);
   Graph *graph = stream->capture->graph;
   auto node = std::make_unique<Node>(Node{type, std::move(replay), stream->tail, graph});
@@ -195,12 +230,14 @@ Status capture_begin(Stream *stream, int mode, void *into_graph) {
   auto *capture = new Capture{next_capture.fetch_add(1), nullptr, stream, mode, thread_number(), into_graph == nullptr};
   capture->graph = into_graph != nullptr ? graph_of(into_graph) : new Graph;
   capture->members.push_back(stream);
+  live_captures.push_back(capture);
   stream->capture = capture;
   stream->tail.clear();
   if (mode == 0)
     global_captures.fetch_add(1);
   if (mode != 2)
     thread_captures++;
+  open_captures.fetch_add(1);
   return kSuccess;
 }
 
@@ -215,6 +252,7 @@ Status capture_end(Stream *stream, void **out) {
     return kCaptureWrongThread;
   std::lock_guard hold(mutex);
   capture->ended = true;
+  std::erase(live_captures, capture);
   Status status = capture->invalid ? kCaptureInvalidated : kSuccess;
   // Every joined stream must have been joined back: its last nodes are dependencies of something on the origin.
   std::set<Node *> reached(stream->tail.begin(), stream->tail.end());
@@ -231,6 +269,7 @@ Status capture_end(Stream *stream, void **out) {
     global_captures.fetch_sub(1);
   if (capture->mode != 2)
     thread_captures--;
+  open_captures.fetch_sub(1);
   if (status == kSuccess)
     *out = capture->graph;
   else if (capture->owns_graph)
@@ -269,9 +308,19 @@ bool capture_forbids_unsafe_call() {
   // only its own captures forbid; in global mode any global capture does.
   if (thread_mode == 2)
     return false;
-  if (thread_captures > 0)
-    return true;
-  return thread_mode == 0 && global_captures.load(std::memory_order_relaxed) > 0;
+  const bool any_global = thread_mode == 0 && global_captures.load(std::memory_order_relaxed) > 0;
+  if (thread_captures == 0 && !any_global)
+    return false;
+  std::lock_guard hold(mutex);
+  for (Capture *capture : live_captures) // those that forbade it are spoiled
+    if ((any_global && capture->mode == 0) || (capture->mode != 2 && capture->thread == thread_number()))
+      capture->invalid = true;
+  return true;
+}
+
+void capture_invalidate(Capture *capture) {
+  std::lock_guard hold(mutex);
+  capture->invalid = true;
 }
 
 // ---- graphs -------------------------------------------------------------------------------------------------------
@@ -345,6 +394,17 @@ size_t node_dependencies(void *handle, void **nodes, size_t capacity) {
   for (size_t i = 0; nodes != nullptr && i < std::min(capacity, node->dependencies.size()); ++i)
     nodes[i] = node->dependencies[i];
   return node->dependencies.size();
+}
+
+Status graph_add_empty(void *handle, void *const *dependencies, size_t n, void **out) {
+  std::lock_guard hold(mutex);
+  Graph *graph = graph_of(handle);
+  auto node = std::make_unique<Node>(Node{5, [](Stream *, uint8_t) {}, {}, graph});
+  for (size_t i = 0; i < n; ++i)
+    node->dependencies.push_back(static_cast<Node *>(dependencies[i]));
+  *out = node.get();
+  graph->nodes.push_back(std::move(node));
+  return kSuccess;
 }
 
 int node_type(void *handle) { return static_cast<const Node *>(handle)->type; }

@@ -117,6 +117,9 @@ bool capture_node(Stream *stream, int type, Replay replay);
 Status capture_join(Stream *stream, CudaEvent *event);
 void capture_event_record(Stream *stream, CudaEvent *event);
 bool in_capture(const Stream *stream);
+void capture_invalidate(Capture *capture); // a call that a capture does not allow was made
+// Keeps what an operation does to values (data nullptr: unknown) for the node that this thread captures next.
+void capture_effect(void *pointer, size_t bytes, const void *data);
 
 inline constexpr uint8_t kReplayed = kInGraph;
 

@@ -26,12 +26,17 @@ struct Kernel {
   bool analysed = false;
   std::vector<bool> output;  // per parameter: a pointer to non-const
   std::vector<int> operands; // per parameter: pointers in a by-value array<char*, N>, 0 if it is none
-  std::map<int, int> attributes;
+};
+
+// A host function or a handle. Kernels of the same name in different modules share a Kernel but not attributes.
+struct Function {
+  Kernel *kernel;
+  std::vector<std::pair<int, int>> attributes = {};
 };
 
 struct Kernels {
   std::shared_mutex mutex;
-  std::unordered_map<const void *, Kernel *> by_function; // host functions and handles
+  std::unordered_map<const void *, Function> by_function;
   std::unordered_map<std::string_view, Kernel *> by_name;
 };
 Kernels *kernels() {
@@ -165,39 +170,47 @@ uint32_t launch_signature(const Kernel *kernel, const Launch &l, int64_t n) {
 void kernel_register(const void *host_function, const char *mangled_name) {
   Kernels *k = kernels();
   std::unique_lock hold(k->mutex);
-  k->by_function[host_function] = kernel_named(k, mangled_name);
+  k->by_function.insert_or_assign(host_function, Function{kernel_named(k, mangled_name)});
 }
 
 const char *kernel_name(const void *handle) {
   Kernels *k = kernels();
   std::shared_lock hold(k->mutex);
   auto found = k->by_function.find(handle);
-  return found == k->by_function.end() ? nullptr : found->second->name.c_str();
+  return found == k->by_function.end() ? nullptr : found->second.kernel->name.c_str();
 }
 
 void *kernel_handle(const char *mangled_name) {
   Kernels *k = kernels();
   std::unique_lock hold(k->mutex);
-  Kernel *kernel = kernel_named(k, mangled_name);
-  k->by_function[kernel] = kernel;
-  return kernel;
+  void *handle = new char; // an address of its own
+  k->by_function.emplace(handle, Function{kernel_named(k, mangled_name)});
+  return handle;
 }
 
 void kernel_set_attribute(const void *handle, int attribute, int value) {
   Kernels *k = kernels();
   std::unique_lock hold(k->mutex);
-  if (auto found = k->by_function.find(handle); found != k->by_function.end())
-    found->second->attributes[attribute] = value;
+  auto found = k->by_function.find(handle);
+  if (found == k->by_function.end())
+    return;
+  for (auto &[number, set] : found->second.attributes)
+    if (number == attribute) {
+      set = value;
+      return;
+    }
+  found->second.attributes.emplace_back(attribute, value);
 }
 
 int kernel_attribute(const void *handle, int attribute, int otherwise) {
   Kernels *k = kernels();
   std::shared_lock hold(k->mutex);
   auto found = k->by_function.find(handle);
-  if (found == k->by_function.end())
-    return otherwise;
-  auto value = found->second->attributes.find(attribute);
-  return value == found->second->attributes.end() ? otherwise : value->second;
+  if (found != k->by_function.end())
+    for (auto [number, value] : found->second.attributes)
+      if (number == attribute)
+        return value;
+  return otherwise;
 }
 
 Status launch_kernel(const Launch &launch) {

@@ -50,6 +50,7 @@ struct Physical {
 struct HostRange {
   size_t bytes;
   bool registered;
+  bool managed = false;
 };
 struct Pool {
   PoolInfo info{};
@@ -249,6 +250,10 @@ Status mem_alloc(int device, size_t bytes, void **out) {
 Status mem_free(void *pointer) {
   if (pointer == nullptr)
     return kSuccess;
+  if (PointerInfo info = pointer_info(pointer); info.type == PointerInfo::kManaged && info.base == pointer) {
+    device_synchronize(current_device(), EID_CALL("cudaFree"));
+    return host_free(pointer);
+  }
   Memory *m = memory();
   int device;
   {
@@ -422,6 +427,15 @@ Status host_free(void *pointer) {
   return kSuccess;
 }
 
+Status managed_alloc(size_t bytes, void **out) {
+  Status status = host_alloc(bytes, out);
+  if (status == kSuccess && *out != nullptr) {
+    std::unique_lock hold(memory()->mutex);
+    memory()->host[reinterpret_cast<uintptr_t>(*out)].managed = true;
+  }
+  return status;
+}
+
 Status host_register(void *pointer, size_t bytes) {
   if (pointer == nullptr || bytes == 0)
     return kInvalidValue;
@@ -434,8 +448,10 @@ Status host_register(void *pointer, size_t bytes) {
 Status host_unregister(void *pointer) {
   std::unique_lock hold(memory()->mutex);
   auto found = memory()->host.find(reinterpret_cast<uintptr_t>(pointer));
-  if (found == memory()->host.end() || !found->second.registered)
+  if (found == memory()->host.end())
     return 713; // cudaErrorHostMemoryNotRegistered
+  if (!found->second.registered)
+    return kInvalidValue; // allocated, not registered
   memory()->host.erase(found);
   return kSuccess;
 }
@@ -456,7 +472,7 @@ PointerInfo pointer_info(const void *pointer) {
   } else if (auto after = m->host.upper_bound(at); after != m->host.begin()) {
     auto found = std::prev(after);
     if (at < found->first + found->second.bytes)
-      return {PointerInfo::kHost,
+      return {found->second.managed ? PointerInfo::kManaged : PointerInfo::kHost,
               current_device(),
               reinterpret_cast<void *>(found->first),
               found->second.bytes,

@@ -165,7 +165,10 @@ CudaEvent *event_of(void *handle) {
   return event != nullptr && event->magic == kEventMagic ? event : nullptr;
 }
 
-bool pinned(const void *pointer) { return pointer_info(pointer).type == PointerInfo::kHost; }
+bool pinned(const void *pointer) {
+  PointerInfo::Type type = pointer_info(pointer).type;
+  return type == PointerInfo::kHost || type == PointerInfo::kManaged;
+}
 
 uint32_t copy_signature(const char *name, bool is_pinned) {
   Attribute attributes[] = {{"pinned", is_pinned}};
@@ -251,7 +254,11 @@ int stream_device(const Stream *stream) { return stream->device; }
 uint64_t stream_id(const Stream *stream) { return stream->id; }
 
 Status stream_synchronize(Stream *stream, uint16_t call) {
-  if (in_capture(stream) || capture_forbids_unsafe_call())
+  if (in_capture(stream)) {
+    capture_invalidate(stream->capture);
+    return kCaptureUnsupported;
+  }
+  if (capture_forbids_unsafe_call())
     return kCaptureUnsupported;
   if (stream->legacy)
     order_with_default(stream);
@@ -261,8 +268,10 @@ Status stream_synchronize(Stream *stream, uint16_t call) {
 }
 
 Status stream_query(Stream *stream, uint16_t call) {
-  if (in_capture(stream))
+  if (in_capture(stream)) {
+    capture_invalidate(stream->capture);
     return kCaptureUnsupported;
+  }
   if (ring_header() == nullptr)
     return kSuccess;
   if (stream->legacy)
@@ -341,12 +350,36 @@ Status event_record(void *handle, Stream *stream, uint16_t call) {
   return kSuccess;
 }
 
+Status event_record_external(void *handle, Stream *stream) {
+  CudaEvent *event = event_of(handle);
+  if (event == nullptr)
+    return kInvalidHandle;
+  auto record = [event](Stream *lane, uint8_t flags) {
+    event->key = next_event_key();
+    emit({.kind = Kind::kEventRecord, .flags = flags, .stream = lane, .value = event->key});
+  };
+  return capture_node(stream, 7, record) ? kSuccess : kInvalidValue;
+}
+
+Status stream_wait_external(Stream *stream, void *handle) {
+  CudaEvent *event = event_of(handle);
+  if (event == nullptr)
+    return kInvalidHandle;
+  auto wait = [event](Stream *lane, uint8_t flags) {
+    if (event->key != 0)
+      emit({.kind = Kind::kStreamWait, .flags = flags, .stream = lane, .value = event->key});
+  };
+  return capture_node(stream, 6, wait) ? kSuccess : kInvalidValue;
+}
+
 Status event_query(void *handle, uint16_t call) {
   CudaEvent *event = event_of(handle);
   if (event == nullptr)
     return kInvalidHandle;
-  if (event->capture != nullptr)
+  if (event->capture != nullptr) {
+    capture_invalidate(event->capture);
     return kCapturedEvent;
+  }
   if (event->key == 0 || ring_header() == nullptr)
     return kSuccess;
   return ask({.kind = Kind::kQueryEvent, .call = call, .value = event->key}).value != 0 ? kSuccess : kNotReady;
@@ -356,8 +389,10 @@ Status event_synchronize(void *handle, uint16_t call) {
   CudaEvent *event = event_of(handle);
   if (event == nullptr)
     return kInvalidHandle;
-  if (event->capture != nullptr)
+  if (event->capture != nullptr) {
+    capture_invalidate(event->capture);
     return kCapturedEvent;
+  }
   if (event->key == 0)
     return kSuccess;
   Reply reply = ask({.kind = Kind::kSyncEvent, .call = call, .value = event->key});
@@ -409,8 +444,7 @@ Status launch_operation(Stream *stream, uint32_t sig, uint16_t call) {
 }
 
 Status launch_collective(const Collective &c) {
-  const size_t limit = config().payload_limit;
-  const bool moves = c.send_bytes <= limit && c.receive_bytes <= limit * 64 && c.send_bytes + c.receive_bytes > 0;
+  const bool moves = c.small && c.send_bytes + c.receive_bytes > 0;
   auto issue = [=](Stream *lane, uint8_t flags, uint16_t call) {
     if (c.group_more)
       flags |= kGroupMore;

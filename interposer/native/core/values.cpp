@@ -215,6 +215,7 @@ void submit(Values *v, Deferred d) {
 } // namespace
 
 void value_unknown(void *pointer, size_t bytes) {
+  capture_effect(pointer, bytes, nullptr);
   Values *v = values();
   std::lock_guard hold(v->mutex);
   if (bytes == 0 || (v->known.empty() && v->deferred.empty()))
@@ -255,6 +256,11 @@ void value_write(void *pointer, size_t bytes, const void *data) {
   const char *bytes_in = static_cast<const char *>(data);
   d.data.assign(bytes_in, bytes_in + bytes);
   v->deferred.push_back(std::move(d));
+}
+
+void value_computed(void *pointer, size_t bytes, const void *data) {
+  capture_effect(pointer, bytes, data);
+  value_write(pointer, bytes, data);
 }
 
 void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes) {

@@ -8,24 +8,25 @@ The model (laws 3 to 5 of docs/architecture.md)
 -----------------------------------------------
 * A **rank** has one host lane and any number of device lanes (streams), each on one device.
 * Every operation has a **host node**: it is issued ``host_ns`` after the host node before it on the rank's lane.
-* Device operations add a **device node** on a lane: it starts at ``max(end of the lane, time of its host node, what the
-  lane waits for)`` and lasts ``work_ns`` (at reference rate; ``work_class`` says what kind of work it is, so that a rate can
-  apply).
-* ``RECORD`` names the present end of a lane with a key; ``WAIT`` makes a lane wait for a key. Waiting for a key that was
-  never recorded is a no-op, as in CUDA. A recording is a device node of no work: on an idle lane its end is the time at
-  which it was issued.
-* The **launch queue** of a device is :data:`LAUNCH_QUEUE` deep: the host node of a ``WORK`` or ``COLLECTIVE`` operation
-  (with neither ``NO_HOST`` nor ``BACKGROUND``) also waits for the end of the launch that many before it by the same rank
-  on the same device. Only such operations count as launches; a group of collectives is one, on the device of its first.
-* Blocking operations (``SYNC_*``) hold the host lane until the device nodes they wait for have ended: they are host nodes
-  like any other, so a later correction of what they waited for moves everything behind them.
-* A **collective** starts when every participant has reached it, each on its own lane, and ends on all of them when its
-  flows are through, at least 1 ns later. Consecutive operations with ``GROUP_MORE`` set are one group: it is reached when
-  its last operation was issued and all its lanes have come to it, and its lanes go on when all of it have ended. Every
-  member's span starts where the group was reached and ends with the group.
-* A **query** by a foreground thread is answered once its answer can no longer change: by the end asked for, or with 0 as
-  soon as no rank may act before the query's time (what is still unknown then ends later). ``BACKGROUND`` reads never
-  wait: they may overtake a blocked host lane, and an end that is not yet known is answered 0.
+* Device operations add a **device node** on a lane: it starts at ``max(end of the lane, time of its host node, what
+  the lane waits for)`` and lasts ``work_ns`` (at reference rate; ``work_class`` says what kind of work it is, so that
+  a rate can apply).
+* ``RECORD`` names the present end of a lane with a key; ``WAIT`` makes a lane wait for a key. Waiting for a key that
+  was never recorded is a no-op, as in CUDA. A recording is a device node of no work: on an idle lane its end is the
+  time at which it was issued.
+* The **launch queue** of a device is :data:`LAUNCH_QUEUE` deep: the host node of a ``WORK`` or ``COLLECTIVE``
+  operation (with neither ``NO_HOST`` nor ``BACKGROUND``) also waits for the end of the launch that many before it by
+  the same rank on the same device. Only such operations count as launches; a group of collectives is one, on the
+  device of its first.
+* Blocking operations (``SYNC_*``) hold the host lane until the device nodes they wait for have ended: they are host
+  nodes like any other, so a later correction of what they waited for moves everything behind them.
+* A **collective** starts when every participant has reached it, each on its own lane, and ends on all of them when
+  its flows are through, at least 1 ns later. Consecutive operations with ``GROUP_MORE`` set are one group: it is
+  reached when its last operation was issued and all its lanes have come to it, and its lanes go on when all of it
+  have ended. Every member's span starts where the group was reached and ends with the group.
+* A **query** by a foreground thread is answered once its answer can no longer change: by the end asked for, or with 0
+  as soon as no rank may act before the query's time (what is still unknown then ends later). ``BACKGROUND`` reads
+  never wait: they may overtake a blocked host lane, and an end that is not yet known is answered 0.
 
 Times are integer nanoseconds since the start of the run. The finished timeline is the same, to the bit, for every order
 in which ranks' operations arrive.
@@ -39,7 +40,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
 
 #: Launches that a host may be ahead of a device.
 LAUNCH_QUEUE = 1024
@@ -64,6 +64,7 @@ class Op(enum.IntEnum):
     CALLBACK = 13  #: device node of zero work; answered with its end as clock when final (the host does not wait)
     IDLE = 14  #: the rank will not act before it resumes
     RESUME = 15  #: its host lane continues at max(its own time, horizon); the jump is recorded
+    RELEASE = 16  #: key ``value`` will not be named again (optional: saves memory)
 
 
 class Flag(enum.IntFlag):
@@ -110,10 +111,12 @@ SPAN = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bytes along a route: link numbers from :meth:`Engine.link`, each used once."""
+    """Bytes along a route: link numbers from :meth:`Engine.link`, each used once. Where links are shared, a flow gets
+    ``weight`` times the fair level."""
 
     route: tuple[int, ...]
     bytes: int
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +199,68 @@ class Engine(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Operations, spans, collectives, flows, rollbacks, ... for metrics."""
+
+
+#: The reference rate of device work: rates are integers in this unit.
+REFERENCE_RATE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a class of work goes on a device, in 1/:data:`REFERENCE_RATE` of the reference rate."""
+
+    alone: int = REFERENCE_RATE
+    with_collective: int = REFERENCE_RATE  #: while a collective is under way on the device
+    with_lane: int = REFERENCE_RATE  #: while another lane of the device works
+    with_both: int = REFERENCE_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """An input that came from the engine's own state: a rank that resumed (or joined late) did so at ``time_ns``.
+    Sent as ``value`` of its ``RESUME``, it makes another run of the same records the same."""
+
+    rank: int
+    seq: int
+    time_ns: int
+
+
+class NetworkEngine(Engine, Protocol):
+    """An engine with a network whose links are shared, and with corrections.
+
+    Links are shared max-min fairly. In the *conservative* mode an answer is final; in the *optimistic* mode it is given
+    with what is known, and what arrives late corrects the timeline and the next clocks. Spans and marks are final in
+    both, and the same.
+    """
+
+    def link(self, bytes_per_s: int, latency_ns: int = 0) -> int:
+        """Flows over the link start ``latency_ns`` later."""
+
+    def pattern(self, flows: tuple[Flow, ...]) -> int:
+        """Flows that are used again and again, said once; see :meth:`define_as`."""
+
+    def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
+        """:meth:`define` with the number of a pattern."""
+
+    def rates(self, classes: tuple[Rates, ...]) -> int:
+        """A table of rates by ``work_class``; returns its number, at least 1. Classes beyond it have the reference
+        rate. A ``MARK`` with this number as ``value`` puts it in force for the operations issued after it."""
+
+    def set_rates(self, rank: int, table: int) -> None:
+        """The table in force at first. A table whose rates differ by what else happens on the device needs one such
+        here, before the rank's first operation."""
+
+    def timeline(self) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """Ranks and final spans of all of them since the last call (of this or :meth:`spans`), in order of end."""
+
+    def jumps(self) -> list[Jump]:
+        """Resumptions since the last call."""
+
+    def deadlocked(self) -> bool:
+        """Every rank that has not ended waits, and nothing is under way: :meth:`blocked` says for whom."""
+
+    def snapshot(self) -> bytes:
+        """The whole state."""
+
+    def restore(self, state: bytes) -> None:
+        """Back to a state of an engine of the same build."""

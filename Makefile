@@ -1,0 +1,99 @@
+# What a contributor runs. `make setup` brings everything; every other target brings what it needs first.
+#
+#   make demo    an unmodified DDP script on 2 emulated servers x 2 GPUs
+#   make test    unit, property and native tests
+#   make e2e     whole runs through `eidolon run`
+#
+# Downloads go to uv's cache, outside the checkout; the environment is hard-linked from there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/eidolon
+JOBS ?= $(shell nproc)
+BUILD := build/native
+SANITIZERS := address thread
+
+# Any of these changed: what is installed is stale. (A wildcard that matched nothing would hide a mistake, so `find`.)
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
+  $(shell find proto crds operator/eidolon_operator simcore/eidolon_simcore simcore/native \
+            interposer/eidolon_interposer interposer/native interposer/torch \
+            -type f -not -path '*/__pycache__/*' 2>/dev/null)
+
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+export EIDOLON_TESTS := ON
+
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e lint tidy format sanitize clean
+
+help:
+	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format sanitize clean'
+
+# ---- environment -----------------------------------------------------------------------------------------------------
+
+setup: $(VENV)/.eidolon.stamp
+
+$(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
+	@command -v $(or $(CXX),g++) >/dev/null || { echo "make: a C++20 compiler is needed (Debian: apt-get install g++)"; exit 1; }
+	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra torch --extra dev
+	@touch $@
+
+$(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps --no-build-isolation --reinstall-package eidolon .
+	$(BIN)/python -m eidolon_interposer.plugin ensure --torch-from $(VENV)
+	@touch $@
+
+# A second environment with a newer torch, for tests that hold both versions against each other.
+setup-torch214: $(CACHE)/torch214/.stamp
+
+$(CACHE)/torch214/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
+	$(PYTHON) tools/bootstrap.py $(CACHE)/torch214 torch==2.14.1 numpy
+	$(BIN)/python -m eidolon_interposer.plugin ensure --torch-from $(CACHE)/torch214
+	@touch $@
+
+# ---- native ----------------------------------------------------------------------------------------------------------
+
+# The package's own build, with the native tests in it; kept, so that a rebuild compiles only what changed.
+test-native: setup
+	$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+# Undefined behaviour is looked for together with addresses: the two sanitizers share a build.
+sanitize: $(SANITIZERS:%=sanitize-%)
+
+sanitize-%: $(VENV)/.dependencies.stamp
+	$(BIN)/cmake -S . -B build/sanitize-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DEIDOLON_SANITIZE=$*
+	$(BIN)/cmake --build build/sanitize-$*
+	$(BIN)/ctest --test-dir build/sanitize-$* --output-on-failure --no-tests=error
+
+# ---- run and check ---------------------------------------------------------------------------------------------------
+
+demo: setup
+	$(BIN)/eidolon run examples/demo.yaml
+
+test: test-native test-python
+
+test-python: setup
+	$(BIN)/python -m pytest tests $(ARGS)
+
+e2e: setup
+	$(BIN)/python -m pytest e2e/local $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.cpp' '*.h')
+
+# Slow: reads every native source with all its headers.
+tidy: setup
+	$(BIN)/run-clang-tidy.py -quiet -p $(BUILD) -j $(JOBS) -clang-tidy-binary $(BIN)/clang-tidy \
+	  '$(CURDIR)/(interposer/native/(core|libs|launcher)|simcore/native)/.*'
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h')
+
+clean:
+	rm -rf build dist

@@ -1,0 +1,59 @@
+"""Prints the table of errors; with --check exits 1 where a memory peak is off by more than its bar."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.fidelity import truth
+
+ALLOCATED_BAR, RESERVED_BAR = 0.005, 0.03
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description="Errors against real H100 runs.")
+    parser.add_argument("--only", default="", help="lines whose arguments contain this text")
+    parser.add_argument("--world", type=int, help="lines with this many GPUs")
+    parser.add_argument("--limit-s", type=float, default=900, help="real time allowed to one line")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
+    arguments = parser.parse_args()
+    chosen = [
+        line
+        for line in truth.lines()
+        if arguments.only in line.args and arguments.world in (None, line.world)
+    ]
+    head = f"{'step ms':>9} {'real':>9} {'error':>7}  {'allocated MiB':>13} {'error':>8}  {'reserved MiB':>12} {'error':>8}"
+    print(f"{'run':<64} {head}  {'wall s':>6}")
+    figures: list[dict[str, Any]] = []
+    missed = []
+    for line in chosen:
+        outcome = truth.run(line, arguments.limit_s)
+        result = outcome.result
+        if result is None:
+            print(f"{line.name:<64} failed: {outcome.reason}", flush=True)
+            missed.append(line.name)
+            continue
+        step = truth.step_error(line, result)
+        allocated = truth.relative(result, line, "peak_alloc_mib")
+        reserved = truth.relative(result, line, "peak_reserved_mib")
+        bound = "h" if line.host_bound else " "
+        print(
+            f"{line.name:<64} {result['step_ms_median']:>9.2f} {line.fields['step_ms_median']:>9.2f} {step:>6.1%}{bound}"
+            f"  {result['peak_alloc_mib']:>13.1f} {allocated:>8.2%}  {result['peak_reserved_mib']:>12.1f} {reserved:>8.2%}"
+            f"  {outcome.wall_s:>6.0f}",
+            flush=True,
+        )
+        figures.append({"line": line.name, "step_error": step, "allocated_error": allocated, "reserved_error": reserved})
+        if abs(allocated) > ALLOCATED_BAR or abs(reserved) > RESERVED_BAR:
+            missed.append(line.name)
+    print("h: bound by the host; its error is the distance outside [min, max] of the real steps")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if arguments.check and missed:
+        raise SystemExit("memory peaks off, or no result: " + "; ".join(missed))
+
+
+main()

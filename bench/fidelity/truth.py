@@ -1,0 +1,87 @@
+"""Lines of the truth, and how one is run and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRUTH = Path(__file__).parents[1] / "truth"
+#: Host time to issue a step over step time from which on a run counts as bound by its host (stated in the issue of costs).
+HOST_BOUND_SHARE = 0.80
+
+
+@dataclass(frozen=True)
+class Line:
+    """One real run of `train.py`."""
+
+    args: str
+    world: int
+    fields: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.args.removeprefix('--model ')} x{self.world}"
+
+    @property
+    def host_bound(self) -> bool:
+        return bool(self.fields["cpu_issue_ms_median"] > HOST_BOUND_SHARE * self.fields["step_ms_median"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the simulated run printed (None: it failed, and `reason` says how) and the real seconds it took."""
+
+    result: dict[str, Any] | None
+    reason: str
+    wall_s: float
+
+
+def lines() -> list[Line]:
+    """All lines of `h100.jsonl`, in file order."""
+    loaded = [json.loads(text) for text in (TRUTH / "h100.jsonl").read_text().splitlines()]
+    return [Line(args=one["args"], world=one["world"], fields=one) for one in loaded]
+
+
+def run(line: Line, limit_s: float) -> Outcome:
+    """Runs a line on emulated H100s; never raises for a run that fails."""
+    command = [str(Path(sys.executable).with_name("eidolon")), "run", "--gpus-per-server", str(line.world)]
+    script = [str(TRUTH / "train.py"), *shlex.split(line.args)]
+    environment = dict(os.environ, NCCL_NVLS_ENABLE="0", HF_HUB_OFFLINE="1")
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as out:
+        command += ["--out", out, "--"]
+        command += ["torchrun", "--nproc-per-node", str(line.world), *script] if line.world > 1 else ["python", *script]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
+        except subprocess.TimeoutExpired:
+            return Outcome(None, f"no result within {limit_s:.0f} s", time.monotonic() - start)
+    wall_s = time.monotonic() - start
+    for text in done.stdout.splitlines():
+        _, found, rest = text.partition("RESULT ")
+        if found:
+            return Outcome(json.loads(rest), "", wall_s)
+    tail = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+    return Outcome(None, f"exit code {done.returncode}: {' | '.join(tail)}", wall_s)
+
+
+def step_error(line: Line, result: dict[str, Any]) -> float:
+    """Relative error of the step time: signed against the median, or the distance outside [min, max] of a host-bound
+    run, over the median."""
+    got, median = result["step_ms_median"], line.fields["step_ms_median"]
+    if not line.host_bound:
+        return float(got / median - 1)
+    low, high = line.fields["step_ms_min"], line.fields["step_ms_max"]
+    return float((got - min(max(got, low), high)) / median)
+
+
+def relative(result: dict[str, Any], line: Line, field: str) -> float:
+    """Signed relative error of a field that both have."""
+    return float(result[field] / line.fields[field] - 1)

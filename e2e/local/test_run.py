@@ -1,0 +1,184 @@
+"""`eidolon run` from the outside: stock PyTorch on emulated GPUs, how runs end, what they leave."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import BIN, REPOSITORY, Run, environment
+
+DDP = "examples/ddp.py"
+SMALL = ("--steps", "3", "--layers", "2", "--width", "256", "--batch", "2", "--sequence", "128")
+
+
+def test_demo_an_unmodified_script_on_two_servers(run: Run) -> None:
+    result = run("examples/demo.yaml")
+    assert result.code == 0, result.all_output
+    lines = re.findall(r"^\[server 0\] step +(\d+) .* ([\d.]+) ms +([\d,]+) tokens/s$", result.out, re.MULTILINE)
+    assert [int(step) for step, _, _ in lines] == list(range(1, 11)), result.all_output
+    summary = result.summary
+    assert summary["state"] == "Succeeded"
+    assert summary["ranks"] == 4
+    assert [step["name"] for step in summary["steps"]] == ["startup"] + ["step"] * 10
+    # The script measures what the simulation says, on its own clock.
+    assert float(lines[-1][1]) == pytest.approx(summary["steps"][-1]["time_ns"] / 1e6, rel=0.05)
+    for device in ("0/0", "0/1", "1/0", "1/1"):
+        assert summary["steps"][-1]["peak_bytes"][device] > 2**30
+    # The table, at the end.
+    table = result.out[result.out.rindex("demo on 2 servers x 2 h100-sxm: Succeeded") :]
+    assert re.search(r"^ +median ", table, re.MULTILINE)
+    assert "Device time by cost source: " in table
+    assert table.rstrip().endswith(f"Summary: {result.directory / 'summary.json'}")
+
+
+def test_the_same_command_twice_gives_the_same_times(run: Run) -> None:
+    command = ("--gpus-per-server", "2", "--", "torchrun", "--nproc-per-node", "2", DDP, *SMALL)
+    first, second = run(*command), run(*command)
+    assert first.code == second.code == 0, first.all_output + second.all_output
+    times = [[step["time_ns"] for step in result.summary["steps"][1:]] for result in (first, second)]
+    assert len(times[0]) == 3
+    assert times[0] == pytest.approx(times[1], rel=1e-3)
+
+
+def test_the_plain_launcher(run: Run) -> None:
+    result = run("--gpus-per-server", "2", "--launcher", "plain", "--", "python", DDP, *SMALL)
+    assert result.code == 0, result.all_output
+    assert result.summary["ranks"] == 2
+    assert len(result.summary["steps"]) == 4
+
+
+def test_one_gpu_without_any_launcher(run: Run) -> None:
+    script = "import torch; print('sum', (torch.ones(4, device='cuda') * 2).shape, torch.cuda.get_device_name())"
+    result = run("--", "python", "-c", script)
+    assert result.code == 0, result.all_output
+    assert "sum torch.Size([4]) NVIDIA H100 80GB HBM3\n" in result.out
+    assert result.summary["ranks"] == 1
+
+
+def test_the_run_ends_after_the_given_steps(run: Run) -> None:
+    command = ("torchrun", "--nproc-per-node", "2", DDP, *SMALL[2:], "--steps", "100000")
+    result = run("--gpus-per-server", "2", "--steps", "4", "--", *command)
+    assert result.code == 0, result.all_output
+    assert result.summary["state"] == "Succeeded"
+    assert len([step for step in result.summary["steps"] if step["name"] == "step"]) == 4
+
+
+def test_the_baseline_without_a_core(run: Run) -> None:
+    result = run("--gpus-per-server", "2", "--null-core", "--", "torchrun", "--nproc-per-node", "2", DDP, *SMALL)
+    assert result.code == 0, result.all_output
+    assert "step   3" in result.out
+    assert not (result.directory / "summary.json").exists()
+
+
+def test_host_waits_and_virtual_time_do_not_deadlock(run: Run, tmp_path: Path) -> None:
+    """Rank 0 synchronises, then sets the key that rank 1 waits for."""
+    script = tmp_path / "store.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl', device_id=torch.device('cuda', int(__import__('os').environ['LOCAL_RANK'])))\n"
+        "store = dist.distributed_c10d._get_default_store()\n"
+        "x = torch.ones(1 << 20, device='cuda')\n"
+        "dist.all_reduce(x)\n"
+        "if dist.get_rank() == 0:\n"
+        "    for _ in range(100): x = x * 2\n"
+        "    torch.cuda.synchronize()\n"
+        "    store.set('key', 'value')\n"
+        "else:\n"
+        "    print('got', store.get('key'), flush=True)\n"
+        "dist.all_reduce(x)\n"
+        "torch.cuda.synchronize()\n"
+        "dist.destroy_process_group()\n"
+    )
+    result = run("--gpus-per-server", "2", "--", "torchrun", "--nproc-per-node", "2", str(script), timeout_s=120)
+    assert result.code == 0, result.all_output
+    assert "got b'value'" in result.out
+
+
+# -- how runs fail -----------------------------------------------------------------------------------------------------
+
+
+def test_out_of_memory_is_the_frameworks_own_error(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "oom.py"
+    script.write_text(
+        "import torch\nkeep = []\nwhile True: keep.append(torch.empty(1 << 30, dtype=torch.uint8, device='cuda'))\n"
+    )
+    result = run("--gpu-memory", "8GiB", "--", "python", str(script))
+    assert result.code == 1, result.all_output
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB" in result.err
+    oom = result.summary["oom"][-1]
+    assert (oom["server"], oom["device"], oom["requested_bytes"], oom["capacity_bytes"]) == (0, 0, 2**30, 8 * 2**30)
+    assert 7 * 2**30 <= oom["allocated_bytes"] < 8 * 2**30
+    assert result.out.count("Out of memory in startup on server 0 device 0: 1.00 GiB requested") == 1
+
+
+def test_the_exit_code_is_the_workloads(run: Run) -> None:
+    result = run("--", "python", "-c", "import torch; torch.ones(1, device='cuda'); raise SystemExit(7)")
+    assert result.code == 7, result.all_output
+    assert result.summary["state"] == "Failed"
+
+
+def test_a_server_that_fails_ends_the_others(run: Run) -> None:
+    """The second server waits for the first one, which is gone."""
+    script = "import os, time; os.environ['PET_NODE_RANK'] == '0' and os._exit(9); time.sleep(600)"
+    started = time.monotonic()
+    result = run("--servers", "2", "--", "python", "-c", script)
+    assert result.code == 9, result.all_output
+    assert time.monotonic() - started < 60
+
+
+def test_a_torch_without_cuda_is_said_in_one_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda = None\n")
+    (tmp_path / "train.py").write_text("import torch\n")
+    result = run("--", "python", "train.py", cwd=tmp_path)
+    assert result.code == 1, result.all_output
+    assert f"eidolon: torch 2.11.0+cpu in {tmp_path}/torch is built without CUDA" in result.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    command = [str(BIN / "eidolon"), "run", "--servers", "2", "--out", str(tmp_path / "out"), "--", "torchrun", DDP]
+    process = subprocess.Popen(
+        [*command, *SMALL[2:], "--steps", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+        cwd=REPOSITORY,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step   2" in line:
+            break
+    else:
+        raise AssertionError("the workload never trained")
+    started = time.monotonic()
+    process.send_signal(number)
+    process.stdout.read()
+    assert process.wait(60) == 128 + number
+    assert time.monotonic() - started < 45
+
+
+def test_a_run_that_is_killed_takes_everything_with_it(run: Run, tmp_path: Path) -> None:
+    command = [str(BIN / "eidolon"), "run", "--out", str(tmp_path / "out"), "--", "python", "-u", "-c"]
+    script = "import os, time, torch; torch.ones(1, device='cuda'); print('pid', os.getpid()); time.sleep(600)"
+    process = subprocess.Popen([*command, script], stdout=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    pid = next(int(line.split()[1]) for line in process.stdout if line.startswith("pid"))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{pid}").exists()
+    time.sleep(6)  # the agent has 5 s after a SIGTERM
+    # Nobody was left to remove the directory in shared memory: the next run does.
+    assert run("--null-core", "--", "true").code == 0

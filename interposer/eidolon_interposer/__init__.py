@@ -1,0 +1,1 @@
+"""What runs beside a workload: the agent, and what is injected into the workload's processes."""

@@ -1,0 +1,197 @@
+"""What lies where in the memory that shims and their agent share: ``native/core/abi.h`` in Python.
+
+``abi.h`` says what every field means. Names of fields and values are those of that file, and a test compares offsets,
+sizes and numbers with what a C++ compiler makes of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+import numpy as np
+
+RING_MAGIC = b"EIDRING1"
+SERVER_MAGIC = b"EIDSERV1"
+ABI_VERSION = 1
+REPLY_SLOTS = 256
+STREAM_PAGES = 4096
+SEQ_MASK = 0xFFFF_FFFF  #: records and reply slots hold the low half of a sequence number
+
+
+class Kind(enum.IntEnum):
+    """What one intercepted call was."""
+
+    NOP = 0
+    HOST = 1
+    KERNEL = 2
+    COPY = 3
+    SET = 4
+    EVENT_RECORD = 5
+    STREAM_WAIT = 6
+    COLLECTIVE = 7
+    CALLBACK = 8
+    SYNC_STREAM = 9
+    SYNC_EVENT = 10
+    SYNC_DEVICE = 11
+    QUERY_STREAM = 12
+    QUERY_EVENT = 13
+    EVENT_TIME = 14
+    CLOCK = 15
+    SLEEP = 16
+    MARK = 17
+    COMM_INIT = 18
+    COMM_DESTROY = 19
+    GRAPH_LAUNCH = 20
+    STREAM_CREATE = 21
+    STREAM_DESTROY = 22
+    MEMORY = 23
+    IDLE = 24
+    RESUME = 25
+    OUT_OF_MEMORY = 26
+    EXIT = 27
+    UNMODELLED = 28
+    UNKNOWN_READ = 29
+
+
+class Flag(enum.IntFlag):
+    """Bits of a record's ``flags``."""
+
+    FOREGROUND = 1
+    BLOCKING = 2
+    GROUP_MORE = 4
+    IN_GRAPH = 8
+    AUTOGRAD = 16
+    PAYLOAD = 32
+
+
+class MessageType(enum.IntEnum):
+    """Types of the messages in the definitions and in the inbox."""
+
+    PAD = 0
+    SIGNATURE = 1
+    PAYLOAD = 2
+
+
+class ReplyStatus(enum.IntEnum):
+    """What an answer, or the end of a run, means to the rank."""
+
+    OK = 0
+    FAILED = 1
+    STOP = 2
+
+
+def _structure(itemsize: int, *fields: tuple[int, str, str]) -> np.dtype[np.void]:
+    offsets, names, formats = zip(*fields, strict=True)
+    return np.dtype(
+        {"names": list(names), "formats": list(formats), "offsets": list(offsets), "itemsize": itemsize}  # type: ignore[call-overload, unused-ignore]
+    )
+
+
+EVENT_RECORD = _structure(
+    32,
+    (0, "seq", "<u4"),
+    (4, "kind", "u1"),
+    (5, "flags", "u1"),
+    (6, "thread", "<u2"),
+    (8, "host_ns", "<u4"),
+    (12, "call", "<u2"),
+    (14, "device", "<u2"),
+    (16, "stream", "<u4"),
+    (20, "sig", "<u4"),
+    (24, "value", "<u8"),
+)
+
+MESSAGE_HEAD = _structure(8, (0, "bytes", "<u4"), (4, "type", "<u2"), (6, "reserved", "<u2"))
+
+REPLY_SLOT = _structure(64, (0, "reply_seq", "<u4"), (4, "status", "<i4"), (8, "clock_ns", "<i8"), (16, "value", "<i8"))
+
+STREAM_PAGE = _structure(
+    32,
+    (0, "lock", "<u4"),
+    (4, "stream", "<u4"),
+    (8, "through_seq", "<u8"),
+    (16, "end_ns", "<i8"),
+    (24, "final_", "<u8"),
+)
+
+RING_HEADER = _structure(
+    1792,
+    (0, "magic", "S8"),
+    (8, "abi_version", "<u4"),
+    (12, "record_bytes", "<u4"),
+    (16, "record_capacity", "<u8"),
+    (24, "records_offset", "<u8"),
+    (32, "defs_capacity", "<u8"),
+    (40, "defs_offset", "<u8"),
+    (48, "inbox_capacity", "<u8"),
+    (56, "inbox_offset", "<u8"),
+    (64, "pid", "<i4"),
+    (68, "rank", "<i4"),
+    (72, "local_rank", "<i4"),
+    (76, "world", "<i4"),
+    (80, "epoch_ns", "<i8"),
+    (88, "session", "<u4"),
+    (92, "reserved0", "<u4"),
+    # written by the shim
+    (128, "head", "<u8"),
+    (136, "defs_head", "<u8"),
+    (144, "inbox_tail", "<u8"),
+    (152, "closed", "<u4"),
+    (156, "idle", "<u4"),
+    (160, "space_wanted", "<u4"),
+    # written by the agent
+    (192, "tail", "<u8"),
+    (200, "defs_tail", "<u8"),
+    (208, "inbox_head", "<u8"),
+    (216, "inbox_bell", "<u4"),
+    (220, "space_bell", "<u4"),
+    (224, "clock_ns", "<i8"),
+    (232, "fatal_status", "<u4"),
+    (256, "fatal", "S1024"),
+    # written by the shim
+    (1280, "used_bytes", "(64,)<i8"),
+)
+
+SERVER_PAGE = _structure(
+    576,
+    (0, "magic", "S8"),
+    (8, "abi_version", "<u4"),
+    (12, "bell", "<u4"),
+    (16, "listening", "<u4"),
+    (20, "reserved", "<u4"),
+    (24, "heartbeat_ns", "<u8"),
+    (64, "used_bytes", "(64,)<i8"),
+)
+DEVICES = 64  #: words of ``used_bytes``
+
+SLOTS_OFFSET = RING_HEADER.itemsize
+PAGES_OFFSET = SLOTS_OFFSET + REPLY_SLOTS * REPLY_SLOT.itemsize
+FIXED_BYTES = PAGES_OFFSET + STREAM_PAGES * STREAM_PAGE.itemsize  #: where the three rings may begin
+
+
+def offset_of(structure: np.dtype[np.void], field: str) -> int:
+    """Byte offset of a field."""
+    fields = structure.fields
+    assert fields is not None
+    return int(fields[field][1])
+
+
+def word_of(structure: np.dtype[np.void], field: str) -> int:
+    """Index of a field in an array of words of the field's own size."""
+    fields = structure.fields
+    assert fields is not None
+    dtype, offset = fields[field][:2]
+    return int(offset) // int(dtype.itemsize)
+
+
+def aligned(size: int) -> int:
+    """The next multiple of 8: what a message of ``size`` bytes takes in its ring."""
+    return (size + 7) & ~7
+
+
+def enumerators() -> Iterator[tuple[str, str, int]]:
+    """(C++ type, C++ name, value) of every value above."""
+    for values in (Kind, Flag, MessageType, ReplyStatus):
+        for name, value in values.__members__.items():
+            yield values.__name__, "k" + "".join(part.capitalize() for part in name.split("_")), int(value)

@@ -1,0 +1,442 @@
+"""The agent of one emulated server.
+
+``python -m eidolon_interposer.agent --plan PLAN --server N --dir EIDOLON_DIR --core HOST:PORT``
+
+It stands between the shims of its server and the simulation core: it finds the ranks' rings, sends what they hold over
+one gRPC stream, and writes answers back. It prints ``ready`` once the core said welcome, and ends after the workload
+did, with 0 if the core took everything.
+
+Two threads do the work. The *sender* is the stream's request iterator: gRPC asks it for the next message when the one
+before has gone out, so a slow core slows the sender, then fills the rings, then holds the ranks; nothing queues up
+without bound. While there is nothing to send it sleeps on the server's bell. The *receiver* is the main thread: it
+iterates over the core's messages and writes replies straight into the slots of those who wait.
+
+How it ends
+-----------
+* ``D/exit`` is there and every ring is drained and gone: Goodbye; the core closes the stream.
+* ``Stop`` from the core: the ranks end at their next call; then as above.
+* The core is lost: every rank is ended with that reason; exit code 1.
+* SIGTERM: ranks get a short time to end, then are ended; Goodbye.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import grpc
+
+from eidolon_interposer.abi import ReplyStatus
+from eidolon_interposer.ranks import Answer, Rank, RankTable
+from eidolon_interposer.ring import Batch, RingError
+from eidolon_interposer.serverdir import ServerDirectory
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
+
+PROTOCOL = 1
+BATCH_LIMIT_BYTES = 1 << 20
+SLEEP_NS = 5_000_000  #: longest sleep on the bell
+LOOK_AROUND_NS = 20_000_000  #: how often rings, locks and the exit file are looked for
+HEARTBEAT_S = 0.5
+WELCOME_LIMIT_S = 10.0
+FAREWELL_LIMIT_S = 10.0  #: how long the core may take to close the stream
+ORPHAN_LIMIT_S = 10.0  #: how long ranks may outlive the workload's launcher
+TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
+TERMINATE_HARD_LIMIT_S = 4.5  #: how long the agent may outlive it, even if the core takes nothing any more
+
+_CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+class AgentError(Exception):
+    """Why the agent cannot go on; one line for the user."""
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    print(f"eidolon agent: {text}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the agent needs of ``plan.json``."""
+
+    devices: int
+    ranks: int
+    world: int
+    gpu: str
+    conf: Mapping[str, str]
+    token: str
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        try:
+            plan = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise AgentError(f"cannot read the plan {path}: {error}") from error
+        try:
+            server = plan["server"]
+            return cls(
+                devices=_integer(server["devices"]),
+                ranks=_integer(server["ranks"]),
+                world=_integer(server["world"]),
+                gpu=str(server["gpu"]),
+                conf={str(key): str(value) for key, value in server["conf"].items()},
+                token=str(plan["core"]["token"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise AgentError(f"{path} is no plan: {type(error).__name__} {error}") from error
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+class Agent:
+    """One run of one server. :meth:`run` is called once."""
+
+    def __init__(self, plan: Plan, server: int, directory: ServerDirectory, core: str, welcome_limit_s: float) -> None:
+        self._plan = plan
+        self._server = server
+        self._directory = directory
+        self._core = core
+        self._welcome_limit_s = welcome_limit_s
+        self._ranks = RankTable(directory)
+        self._welcomed = threading.Event()  # or over
+        self._over = threading.Event()  # the stream has ended
+        self._terminated_ns = 0  # when SIGTERM came
+        self._gone_ns = 0  # when the workload was first seen to have ended
+        self._looked_ns = 0
+        self._leaving = False  # every rank has left, Goodbye is next ...
+        self._said_goodbye = False  # ... and has gone out
+        self._failure: BaseException | None = None  # of the sender
+
+    # ---- the stream ---------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serves the ranks until the workload ends; the process's exit code."""
+        heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        heart.start()
+        channel = grpc.insecure_channel(self._core, options=_CHANNEL_OPTIONS)
+        self._call = pb_grpc.SimulationStub(channel).Connect(self._send(), wait_for_ready=True)
+        limit = threading.Timer(self._welcome_limit_s, self._call.cancel)
+        limit.daemon = True
+        limit.start()
+        lost = ""
+        try:
+            for message in self._call:
+                self._receive(message)
+                if self._welcomed.is_set():
+                    limit.cancel()
+            if not self._leaving:
+                lost = "it closed the stream"
+        except grpc.RpcError as error:
+            lost = self._lost(error)
+        except AgentError as error:
+            lost = str(error)
+        finally:
+            welcomed = self._welcomed.is_set()
+            limit.cancel()
+            self._over.set()
+            self._welcomed.set()
+            self._directory.page.ring()
+            self._call.cancel()
+        channel.close()
+        if self._failure is not None:
+            lost = f"the agent failed: {type(self._failure).__name__}: {self._failure}"
+        elif self._said_goodbye or not lost:
+            return 0
+        elif welcomed:
+            lost = f"simulation core lost: {lost}"
+        self._abandon(lost)
+        say(lost)
+        return 1
+
+    def _lost(self, error: grpc.RpcError) -> str:
+        code, details = error.code(), " ".join((error.details() or "").split())
+        if self._terminated_ns and code == grpc.StatusCode.CANCELLED:
+            return "the agent was terminated"
+        if not self._welcomed.is_set():
+            if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE):
+                return f"no core reachable: nothing answered at {self._core} within {self._welcome_limit_s:g} s"
+            return f"the core at {self._core} refused: {details or code.name}"
+        return f"{code.name}: {details}"
+
+    def _receive(self, message: pb.CoreMessage) -> None:
+        match message.WhichOneof("message"):
+            case "replies":
+                rank = self._ranks.by_session.get(message.replies.session)
+                if rank is not None:  # else it died while it waited
+                    with self._failing(rank):
+                        for reply in message.replies.replies:
+                            rank.answer(Answer(reply.seq, reply.thread, reply.clock_ns, reply.value))
+            case "payload":
+                rank = self._ranks.by_session.get(message.payload.session)
+                if rank is not None:
+                    with self._failing(rank):
+                        rank.deliver(message.payload.seq, message.payload.data)
+            case "clocks":
+                for session, clock_ns in zip(message.clocks.sessions, message.clocks.clock_ns, strict=True):
+                    rank = self._ranks.by_session.get(session)
+                    if rank is not None:
+                        rank.publish_clock(clock_ns)
+            case "stop":
+                self._stop(message.stop)
+            case "welcome":
+                if message.welcome.protocol != PROTOCOL:
+                    raise AgentError(
+                        f"the core at {self._core} speaks protocol {message.welcome.protocol} (version "
+                        f"{message.welcome.version}), this agent {PROTOCOL} (version {version()})"
+                    )
+                self._welcomed.set()
+                print("ready", flush=True)
+            case other:
+                raise AgentError(f"the core at {self._core} sent an unknown message ({other})")
+
+    def _stop(self, stop: pb.Stop) -> None:
+        status = ReplyStatus.FAILED if stop.failed else ReplyStatus.STOP
+        if stop.session == 0:
+            self._ranks.end(status, stop.reason)
+        elif (rank := self._ranks.by_session.get(stop.session)) is not None:
+            rank.end(status, stop.reason)
+
+    @contextlib.contextmanager
+    def _failing(self, rank: Rank) -> Iterator[None]:
+        """Ends the rank, and nothing else, for what is wrong in its ring."""
+        try:
+            yield
+        except RingError as error:
+            say(f"session {rank.session}: {error}")
+            rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
+
+    # ---- the sender ---------------------------------------------------------------------------------------------
+
+    def _send(self) -> Iterator[pb.AgentMessage]:
+        try:
+            yield self._hello()
+            self._welcomed.wait()
+            while not self._over.is_set() and not self._said_goodbye:
+                yield from self._round()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # gRPC would swallow it: the receiver reports it
+            self._failure = error
+            self._call.cancel()
+
+    def _hello(self) -> pb.AgentMessage:
+        hello = pb.Hello(
+            protocol=PROTOCOL,
+            version=version(),
+            server=self._server,
+            hostname=socket.gethostname(),
+            devices=self._plan.devices,
+            gpu=self._plan.gpu,
+            expected_ranks=self._plan.ranks,
+            expected_world=self._plan.world,
+            realtime_ns=time.time_ns(),
+            token=self._plan.token,
+        )
+        return pb.AgentMessage(hello=hello)
+
+    def _round(self) -> Iterator[pb.AgentMessage]:
+        """Sends what there is, then sleeps until there may be more."""
+        page = self._directory.page
+        now_ns = time.monotonic_ns()
+        if now_ns - self._looked_ns >= LOOK_AROUND_NS:
+            self._looked_ns = now_ns
+            yield from self._look_around(now_ns)
+        for rank in self._ranks:
+            yield from self._drain(rank)
+        bell = page.bell
+        page.listen(True)
+        news = any(rank.ring.has_news() for rank in self._ranks)
+        if not news and page.wait(bell, SLEEP_NS) and self._directory.changed():
+            self._looked_ns = 0  # a new rank soon blocks
+        page.listen(False)
+
+    def _look_around(self, now_ns: int) -> Iterator[pb.AgentMessage]:
+        """What is not in the rings' counters: new rings, processes that are gone, the end of the workload."""
+        for found in self._ranks.discover():
+            if isinstance(found, str):
+                say(f"unreadable ring {found}")
+            else:
+                yield self._joined(found)
+        for rank in self._ranks:
+            yield from self._see_off(rank)
+        state = self._directory.exit_state()
+        if state is None and not self._terminated_ns:
+            return
+        self._gone_ns = self._gone_ns or now_ns
+        if len(self._ranks):
+            yield from self._hurry(now_ns)
+        if not len(self._ranks):
+            code, reason = state or (128 + signal.SIGTERM, "the agent was terminated")
+            self._leaving = True
+            farewell = threading.Timer(FAREWELL_LIMIT_S, self._call.cancel)
+            farewell.daemon = True
+            farewell.start()
+            yield pb.AgentMessage(goodbye=pb.Goodbye(exit_code=code, reason=reason))
+            self._said_goodbye = True  # it has gone out
+
+    def _hurry(self, now_ns: int) -> Iterator[pb.AgentMessage]:
+        """Ends ranks that outlive their launcher, or the agent, by too long."""
+        if self._terminated_ns and now_ns - self._terminated_ns > TERMINATE_LIMIT_S * 1e9:
+            reason = "the agent was terminated"
+        elif now_ns - self._gone_ns > ORPHAN_LIMIT_S * 1e9:
+            reason = "the workload's launcher has ended"
+        else:
+            return
+        self._ranks.end(ReplyStatus.FAILED, reason)
+        for rank in self._ranks:
+            say(f"session {rank.session} is still running: {reason}")
+            yield from self._drain(rank)
+            if rank.session in self._ranks.by_session:
+                yield self._left(rank, orderly=False)
+                self._ranks.let_go(rank, died=False, keep_file=True)
+
+    @staticmethod
+    def _joined(rank: Rank) -> pb.AgentMessage:
+        ring = rank.ring
+        joined = pb.RankJoined(
+            session=rank.session,
+            rank=ring.rank,
+            local_rank=ring.local_rank,
+            world=ring.world,
+            pid=ring.pid,
+            epoch_ns=ring.epoch_ns,
+        )
+        return pb.AgentMessage(joined=joined)
+
+    @staticmethod
+    def _left(rank: Rank, *, orderly: bool) -> pb.AgentMessage:
+        return pb.AgentMessage(left=pb.RankLeft(session=rank.session, orderly=orderly, records=rank.ring.tail))
+
+    def _drain(self, rank: Rank) -> Iterator[pb.AgentMessage]:
+        """Sends what a rank's ring holds. A broken ring ends its rank."""
+        try:
+            goal = rank.ring.head  # what comes meanwhile is for the next round: other ranks have their turn
+            while (batch := rank.ring.batch(BATCH_LIMIT_BYTES)) is not None:
+                yield _event_batch(rank.session, batch)
+                if self._over.is_set():  # it may not have gone out
+                    return
+                rank.ring.commit(batch)
+                if rank.ring.tail >= goal:
+                    break
+            if rank.outbox:
+                rank.flush()
+        except RingError as error:
+            yield self._broken(rank, error)
+
+    def _broken(self, rank: Rank, error: RingError) -> pb.AgentMessage:
+        say(f"session {rank.session}: broken ring: {error}")
+        rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
+        message = self._left(rank, orderly=False)
+        self._ranks.let_go(rank, died=False, keep_file=True)
+        return message
+
+    def _see_off(self, rank: Rank) -> Iterator[pb.AgentMessage]:
+        """Lets a rank go whose process is gone, after sending what it left."""
+        try:
+            if rank.ring.alive():
+                return
+        except RingError as error:
+            yield self._broken(rank, error)
+            return
+        yield from self._drain(rank)
+        if rank.session in self._ranks.by_session and not self._over.is_set():
+            yield self._left(rank, orderly=rank.ring.closed)
+            self._ranks.let_go(rank, died=True)
+
+    # ---- beside the stream --------------------------------------------------------------------------------------
+
+    def terminate(self, number: int, frame: FrameType | None) -> None:
+        """Handles SIGTERM and SIGINT."""
+        del number, frame
+        if not self._welcomed.is_set():
+            raise SystemExit(128 + signal.SIGTERM)
+        if not self._terminated_ns:
+            self._terminated_ns = time.monotonic_ns()
+            last = threading.Timer(TERMINATE_HARD_LIMIT_S, self._call.cancel)
+            last.daemon = True
+            last.start()
+
+    def _abandon(self, reason: str) -> None:
+        """Ends every rank without the core, those too that are just coming up."""
+        with contextlib.suppress(OSError):
+            for _ in self._ranks.discover():
+                pass
+        self._ranks.end(ReplyStatus.FAILED, reason)
+
+    def _beat(self) -> None:
+        while not self._over.is_set():
+            self._directory.page.beat()
+            self._over.wait(HEARTBEAT_S)
+
+
+def _event_batch(session: int, batch: Batch) -> pb.AgentMessage:
+    return pb.AgentMessage(
+        batch=pb.EventBatch(
+            session=session,
+            first_seq=batch.first_seq,
+            count=batch.count,
+            records=batch.records,
+            signatures=[
+                pb.Signature(id=s.id, kind=s.kind, name=s.name, attributes=s.attributes) for s in batch.signatures
+            ],
+            payloads=[pb.RecordPayload(seq=seq, data=data) for seq, data in batch.payloads],
+        )
+    )
+
+
+def version() -> str:
+    """Of the installed distribution."""
+    try:
+        return importlib.metadata.version("eidolon")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+unknown"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="eidolon_interposer.agent", description="The agent of one emulated server.")
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--server", type=int, required=True, help="index of the emulated server, 0-based")
+    parser.add_argument("--dir", type=Path, required=True, help="EIDOLON_DIR, shared with the workload")
+    parser.add_argument("--core", required=True, metavar="HOST:PORT")
+    parser.add_argument("--connect-timeout", type=float, default=WELCOME_LIMIT_S, metavar="SECONDS")
+    options: Any = parser.parse_args(arguments)
+    sys.setswitchinterval(0.0005)  # the receiver should not wait 5 ms for a sender that is packing a batch
+    try:
+        plan = Plan.read(options.plan)
+        directory = ServerDirectory(options.dir, plan.conf, options.server)
+    except (AgentError, OSError, ValueError) as error:
+        say(str(error))
+        return 2
+    agent = Agent(plan, options.server, directory, options.core, options.connect_timeout)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, agent.terminate)
+    return agent.run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

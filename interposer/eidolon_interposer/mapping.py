@@ -1,0 +1,62 @@
+"""A file shared with other processes, seen as words.
+
+Both sides of a ring publish with a plain store of one aligned word *after* the bytes it covers, and look at the word
+before the bytes. On x86-64 the hardware keeps that order; nothing in Python reorders it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SharedMapping:
+    """The mapping of one file: ``u32``, ``i32``, ``u64`` and ``i64`` index its words, ``data`` its bytes.
+
+    The indices are those of the word type: the 64-bit word at byte offset 128 is ``u64[16]``. The file's size at the
+    time of mapping is what counts; :meth:`intact` tells whether it is still that size.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self.size = os.fstat(self.fd).st_size
+            self._map = mmap.mmap(self.fd, self.size)  # fails for what is no file, or empty
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.data = memoryview(self._map)
+        words = self.data[: self.size & ~7]
+        self.u32, self.i32 = words.cast("I"), words.cast("i")
+        self.u64, self.i64 = words.cast("Q"), words.cast("q")
+        words.release()
+        self._base: int = np.frombuffer(self._map, np.uint8, count=1).ctypes.data
+
+    def array(self, dtype: np.dtype[np.void], count: int, offset: int) -> NDArray[np.void]:
+        """A view of ``count`` structures from byte ``offset`` on."""
+        return np.frombuffer(self._map, dtype, count=count, offset=offset)
+
+    def address(self, offset: int) -> int:
+        """The address of a byte in this process, for futexes."""
+        return self._base + offset
+
+    def intact(self) -> bool:
+        """False if somebody changed the file's size: touching the mapping could then kill this process."""
+        return os.fstat(self.fd).st_size == self.size
+
+    def close(self) -> None:
+        """Unmaps the file, once the last view made by :meth:`array` is gone too."""
+        for view in (self.u32, self.i32, self.u64, self.i64, self.data):
+            view.release()
+        try:
+            self._map.close()
+        except BufferError:  # views are out: the mapping goes with the last of them
+            del self._map
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

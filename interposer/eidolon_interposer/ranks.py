@@ -1,0 +1,157 @@
+"""The ranks of one emulated server, as its agent sees them: rings that appear, are read, and end.
+
+Two threads use a :class:`RankTable`. The *sender* finds rings, takes batches and lets ranks go; it alone adds and
+removes. The *receiver* hands over what the core answers. A rank's lock keeps its ring mapped while either writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eidolon_interposer.abi import ReplyStatus
+from eidolon_interposer.ring import RingError, RingReader
+from eidolon_interposer.serverdir import ServerDirectory
+
+OUTBOX_LIMIT_BYTES = 256 << 20  #: payloads that may wait for room in one rank's inbox
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply to one blocked thread."""
+
+    seq: int
+    thread: int
+    clock_ns: int
+    value: int
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank and what waits to be written to it.
+
+    Answers and payloads keep the core's order: the shim counts on a payload being there before the answer to anything
+    that depends on it. While its inbox is full they wait in ``outbox``; a shim that waits for an answer empties it.
+    """
+
+    name: str  #: of the ring file
+    ring: RingReader
+    session: int
+    outbox: deque[Answer | tuple[int, bytes]] = field(default_factory=deque)
+    outbox_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    open: bool = True
+
+    def answer(self, answer: Answer) -> None:
+        with self.lock:
+            if self.outbox:
+                self.outbox.append(answer)
+                self._flush()
+            elif self.open:
+                self.ring.reply(answer.thread, answer.seq, answer.clock_ns, answer.value)
+
+    def deliver(self, seq: int, data: bytes) -> None:
+        with self.lock:
+            self.outbox.append((seq, data))
+            self.outbox_bytes += len(data)
+            self._flush()
+            if self.outbox_bytes > OUTBOX_LIMIT_BYTES:
+                raise RingError(f"{self.outbox_bytes} bytes of payloads wait for a rank that does not read its inbox")
+
+    def flush(self) -> None:
+        with self.lock:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self.outbox and self.open:
+            first = self.outbox[0]
+            if isinstance(first, Answer):
+                self.ring.reply(first.thread, first.seq, first.clock_ns, first.value)
+            elif self.ring.deliver(*first):
+                self.outbox_bytes -= len(first[1])
+            else:
+                waiting = next((item for item in self.outbox if isinstance(item, Answer)), None)
+                if waiting is not None:
+                    self.ring.nudge(waiting.thread)
+                return
+            self.outbox.popleft()
+
+    def publish_clock(self, clock_ns: int) -> None:
+        with self.lock:
+            if self.open:
+                self.ring.publish_clock(clock_ns)
+
+    def end(self, status: ReplyStatus, reason: str) -> None:
+        with self.lock:
+            if self.open:
+                self.ring.end(status, reason)
+
+    def close(self) -> None:
+        with self.lock:
+            self.open = False
+            self.ring.close()
+
+
+class RankTable:
+    """All ranks that have a ring now."""
+
+    def __init__(self, directory: ServerDirectory) -> None:
+        self._directory = directory
+        self._known: set[str] = set()  # ring files that were looked at, good or bad
+        self.by_session: dict[int, Rank] = {}
+        self._end: tuple[ReplyStatus, str] | None = None
+
+    def __iter__(self) -> Iterator[Rank]:
+        return iter(list(self.by_session.values()))
+
+    def __len__(self) -> int:
+        return len(self.by_session)
+
+    def discover(self) -> Iterator[Rank | str]:
+        """New ranks; for a ring that cannot be read, one line that says why. Its process is ended."""
+        names = set(self._directory.rings())
+        self._known &= names
+        for name in sorted(names - self._known):
+            self._known.add(name)
+            path = self._directory.ranks / name
+            try:
+                ring = RingReader(path)
+            except RingError as error:
+                end_unreadable(path, f"the agent cannot read this rank's ring: {error}")
+                yield f"{name}: {error}"
+                continue
+            # A ring that a former agent knew keeps its session, if what it says can be true.
+            session = ring.session
+            if not 0 < session <= self._directory.last_session() or session in self.by_session:
+                session = ring.session = self._directory.next_session()
+            rank = Rank(name, ring, session)
+            self.by_session[session] = rank
+            if self._end is not None:
+                rank.end(*self._end)
+            yield rank
+
+    def let_go(self, rank: Rank, *, died: bool, keep_file: bool = False) -> None:
+        """Forgets a rank and removes its ring, after all it held was sent."""
+        del self.by_session[rank.session]
+        if died:
+            self._directory.page.take_back(rank.ring.used_bytes())
+        rank.close()
+        if not keep_file:
+            (self._directory.ranks / rank.name).unlink(missing_ok=True)
+
+    def end(self, status: ReplyStatus, reason: str) -> None:
+        """Ends every rank, those that are still to come included."""
+        if self._end is None:
+            self._end = (status, reason)
+        for rank in self:
+            rank.end(status, reason)
+
+
+def end_unreadable(path: Path, reason: str) -> None:
+    """Ends the process behind a ring of which only the header's place is certain; does nothing if not even that is."""
+    with contextlib.suppress(RingError):
+        RingReader.end_only(path, reason)

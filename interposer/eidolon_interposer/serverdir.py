@@ -1,0 +1,185 @@
+"""The directory that an emulated server's processes share: ``EIDOLON_DIR``.
+
+::
+
+    server.conf          what the shims need to know, "key=value" lines (agent)
+    server.page          bell, heartbeat and memory accounts: ``ServerPage`` of abi.h (agent; shims write too)
+    session              number of the last session that was given out (agent)
+    ranks/<pid>-<n>.ring one ring per rank (its shim), made under another name and renamed when complete
+    exit                 "code reason": how the workload ended (launcher)
+
+In Kubernetes it is a memory volume shared by containers that may run under different users, hence the wide modes of
+what both sides write; the volume itself belongs to one pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from eidolon_interposer import futex
+from eidolon_interposer.abi import ABI_VERSION, DEVICES, SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
+from eidolon_interposer.mapping import SharedMapping
+
+_BELL, _LISTENING = word_of(SERVER_PAGE, "bell"), word_of(SERVER_PAGE, "listening")
+_HEARTBEAT, _USED = word_of(SERVER_PAGE, "heartbeat_ns"), offset_of(SERVER_PAGE, "used_bytes") // 8
+
+
+def write_server_conf(directory: Path, conf: Mapping[str, str], server: int) -> None:
+    """Writes ``server.conf`` for emulated server number ``server``, all at once."""
+    lines = []
+    for key, value in {**conf, "server": str(server)}.items():
+        if not key or "=" in key or "\n" in key or "\n" in value or key != key.strip():
+            raise ValueError(f"server.conf cannot hold {key!r}={value!r}")
+        lines.append(f"{key}={value}\n")
+    _replace(directory / "server.conf", "".join(lines).encode(), 0o644)
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(data)
+    temporary.chmod(mode)
+    temporary.replace(path)
+
+
+class ServerPage:
+    """The page of ``server.page``. It outlives an agent, so that a restarted one finds the shims still mapping it."""
+
+    def __init__(self, path: Path) -> None:
+        self._mapping = SharedMapping(path)
+        if self._mapping.size != SERVER_PAGE.itemsize:
+            raise ValueError(f"{path} has {self._mapping.size} bytes, not {SERVER_PAGE.itemsize}")
+        header = self._mapping.array(SERVER_PAGE, 1, 0)[0]
+        if header["magic"] != SERVER_MAGIC or header["abi_version"] != ABI_VERSION:
+            raise ValueError(f"{path} was not made by this version of the agent")
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Makes an empty page unless there is one."""
+        if path.exists():
+            return
+        page = bytearray(SERVER_PAGE.itemsize)
+        page[: len(SERVER_MAGIC)] = SERVER_MAGIC
+        at = offset_of(SERVER_PAGE, "abi_version")
+        page[at : at + 4] = ABI_VERSION.to_bytes(4, "little")
+        _replace(path, bytes(page), 0o666)
+
+    @property
+    def bell(self) -> int:
+        return self._mapping.u32[_BELL]
+
+    def listen(self, listening: bool) -> None:
+        """Says whether shims have to wake the agent.
+
+        To sleep without missing a bell: read :attr:`bell`, ``listen(True)``, look for work once more, then
+        :meth:`wait` for another bell than the one read. A shim publishes, bumps the bell, and only then looks whether
+        anybody listens; the kernel compares the bell again before it sleeps.
+        """
+        self._mapping.u32[_LISTENING] = int(listening)
+
+    def wait(self, seen: int, timeout_ns: int) -> bool:
+        """Sleeps until the bell is another than ``seen``; False if the time ran out."""
+        return futex.wait(self._mapping.address(_BELL * 4), seen, timeout_ns)
+
+    def ring(self) -> None:
+        """Rings the bell as a shim does (which does it atomically)."""
+        self._mapping.u32[_BELL] = (self._mapping.u32[_BELL] + 1) & 0xFFFF_FFFF
+        if self._mapping.u32[_LISTENING]:
+            futex.wake(self._mapping.address(_BELL * 4))
+
+    def beat(self) -> None:
+        """The agent's sign of life."""
+        self._mapping.u64[_HEARTBEAT] = time.monotonic_ns()
+
+    @property
+    def heartbeat_ns(self) -> int:
+        return self._mapping.u64[_HEARTBEAT]
+
+    def used_bytes(self, device: int) -> int:
+        """Memory in use on a device, by all processes of the server."""
+        if not 0 <= device < DEVICES:
+            raise ValueError(f"device {device} of {DEVICES}")
+        return self._mapping.i64[_USED + device]
+
+    def take_back(self, used_bytes: Sequence[int]) -> None:
+        """Returns the memory of a process that died with it, per device.
+
+        Shims add atomically; this is a read and a write. An allocation by another process in the instant between the
+        two would be lost, which is the price of having no native code here.
+        """
+        for device, taken in enumerate(used_bytes[:DEVICES]):
+            used = self._mapping.i64[_USED + device]
+            if 0 < taken <= used:
+                self._mapping.i64[_USED + device] = used - taken
+
+    def close(self) -> None:
+        self._mapping.close()
+
+
+class ServerDirectory:
+    """One ``EIDOLON_DIR``. Made by the agent before any rank starts; an existing one is taken over as it is."""
+
+    def __init__(self, path: Path, conf: Mapping[str, str], server: int) -> None:
+        self.path = path
+        self.ranks = path / "ranks"
+        path.mkdir(parents=True, exist_ok=True)
+        self.ranks.mkdir(exist_ok=True)
+        self.ranks.chmod(0o1777)
+        ServerPage.create(path / "server.page")
+        self.page = ServerPage(path / "server.page")
+        write_server_conf(path, conf, server)
+        self._seen_ns = 0
+
+    def changed(self) -> bool:
+        """True if rings came or went since :meth:`rings` looked, as far as the file system's clock can tell."""
+        return self.ranks.stat().st_mtime_ns != self._seen_ns
+
+    def rings(self) -> list[str]:
+        """Names of the complete rings."""
+        self._seen_ns = self.ranks.stat().st_mtime_ns
+        return [name for name in os.listdir(self.ranks) if name.endswith(".ring")]  # noqa: PTH208
+
+    def last_session(self) -> int:
+        """The last session number that was given out."""
+        path = self.path / "session"
+        return int(path.read_text()) if path.exists() else 0
+
+    def next_session(self) -> int:
+        """A session number that was never given out on this server, not even before a restart of the agent."""
+        number = self.last_session() + 1
+        _replace(self.path / "session", str(number).encode(), 0o644)
+        return number
+
+    def exit_state(self) -> tuple[int, str] | None:
+        """Exit code and reason of the workload, once its launcher wrote them."""
+        try:
+            line = (self.path / "exit").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        if not line.endswith("\n"):  # still being written
+            return None
+        code, _, reason = line.strip().partition(" ")
+        try:
+            return int(code), reason
+        except ValueError:
+            return 1, f"unreadable exit state {line.strip()!r}"
+
+    def remove(self) -> None:
+        """Removes what this class and the others named above put there; anything else stays, with its directory."""
+        self.page.close()
+        remove_server_directory(self.path)
+
+
+def remove_server_directory(path: Path) -> None:
+    """Removes an ``EIDOLON_DIR`` that nobody uses any more."""
+    for pattern in ("ranks/*.ring", "ranks/*.ring.tmp"):
+        for ring in path.glob(pattern):
+            ring.unlink(missing_ok=True)
+    for name in ("server.conf", "server.page", "session", "exit", "server.conf.tmp", "server.page.tmp", "session.tmp"):
+        (path / name).unlink(missing_ok=True)
+    for directory in (path / "ranks", path):
+        with contextlib.suppress(OSError):  # gone, or not empty
+            directory.rmdir()

@@ -1,0 +1,121 @@
+// What a device answers about itself. The numbers of cudaDeviceAttr and CUdevice_attribute are the same, so one table
+// serves both libraries, and cudaDeviceProp is filled from it.
+//
+// What differs between models comes from server.conf. The rest was read from an H100 SXM (driver 580, CUDA 13.0): limits
+// of the architecture and of the platform. What is not emulated is answered as absent even where an H100 has it, so that
+// a framework takes the way that is modelled: shareable handles of mappings and pools (103, 119, 128), DMA-BUF and
+// GPUDirect RDMA (110, 116 to 118, 124, 146), compression (107), sparse and deferred arrays (112, 121), semaphores of
+// other APIs (114), pools and mappings of host memory (141, 142, 144, 145), multicast (132).
+#pragma once
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "status.h"
+
+namespace eidolon {
+
+struct FixedAttribute {
+  int number, value;
+};
+inline constexpr FixedAttribute kFixedAttributes[] = {
+    {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535}, {9, 65536}, {10, 32},
+    {11, 2147483647}, {14, 512}, {15, 1}, {17, 0}, {18, 0}, {19, 1}, {20, 0}, {21, 131072}, {22, 131072}, {23, 65536},
+    {24, 16384}, {25, 16384}, {26, 16384}, {27, 32768}, {28, 32768}, {29, 2048}, {30, 512}, {31, 1}, {32, 1}, {35, 0},
+    {40, 3}, {41, 1}, {42, 32768}, {43, 2048}, {44, 1}, {45, 32768}, {46, 32768}, {47, 8192}, {48, 8192}, {49, 32768},
+    {51, 32}, {52, 32768}, {53, 32768}, {54, 2046}, {55, 32768}, {56, 131072}, {57, 65536}, {58, 16384}, {59, 16384},
+    {60, 16384}, {61, 32768}, {62, 2048}, {63, 32768}, {64, 32768}, {65, 2048}, {66, 32768}, {67, 32768}, {68, 2046},
+    {69, 268435456}, {70, 131072}, {71, 65000}, {72, 2097120}, {73, 32768}, {74, 32768}, {77, 32768}, {78, 1},
+    {79, 1}, {80, 1}, {83, 1}, {84, 0}, {85, 0}, {86, 0}, {87, 2}, {88, 0}, {89, 1}, {90, 1}, {91, 1}, {92, 0},
+    {93, 0}, {94, 0}, {95, 1}, {96, 1}, {98, 0}, {99, 1}, {100, 0}, {101, 0}, {102, 1}, {103, 0}, {104, 0}, {105, 0},
+    {107, 0}, {109, 134217728}, {110, 0}, {112, 0}, {113, 1}, {114, 0}, {115, 1}, {116, 0}, {117, 0}, {118, 0},
+    {119, 0}, {120, 1}, {121, 0}, {122, 1}, {123, 1}, {124, 0}, {125, 1}, {126, 4}, {127, 1}, {128, 0}, {129, 1},
+    {130, 0}, {131, -1}, {132, 0}, {133, 0}, {134, 0}, {135, 0}, {136, 0}, {137, 0}, {138, 0}, {139, 590352606},
+    {140, 381751518}, {141, 0}, {142, 0}, {143, 0}, {144, 0}, {145, 0}, {146, 0}, {147, 0},
+};
+
+// Where a device sits on the bus of its server, and what it is called.
+inline constexpr int kPciBusOfDevice0 = 0x10, kPciDevice = 0, kPciDomain = 0;
+inline void device_uuid(int device, char out[16]) {
+  for (int i = 0; i < 16; ++i)
+    out[i] = static_cast<char>((i * 7 + device + 16 * config().server) & 0xff);
+}
+inline void device_pci(int device, char *out, size_t size) {
+  std::snprintf(out, size, "%04x:%02x:%02x.0", kPciDomain, kPciBusOfDevice0 + device, kPciDevice);
+}
+
+// False for a number that is no attribute.
+inline bool device_attribute(int number, int device, int *value) {
+  const Gpu &gpu = config().gpu;
+  switch (number) {
+  case 8: // shared memory per block
+    *value = static_cast<int>(gpu.smem_per_block);
+    return true;
+  case 12: // registers per block
+  case 82: // and per multiprocessor
+    *value = gpu.regs_per_sm;
+    return true;
+  case 13: // kHz
+    *value = gpu.clock_khz;
+    return true;
+  case 16:
+    *value = gpu.sm_count;
+    return true;
+  case 33:
+    *value = kPciBusOfDevice0 + device;
+    return true;
+  case 34:
+    *value = kPciDevice;
+    return true;
+  case 36: // kHz
+    *value = gpu.memory_clock_khz;
+    return true;
+  case 37:
+    *value = gpu.memory_bus_bits;
+    return true;
+  case 38:
+    *value = static_cast<int>(gpu.l2_bytes);
+    return true;
+  case 39:
+    *value = gpu.max_threads_per_sm;
+    return true;
+  case 50:
+    *value = kPciDomain;
+    return true;
+  case 75:
+    *value = gpu.cc_major;
+    return true;
+  case 76:
+    *value = gpu.cc_minor;
+    return true;
+  case 81:
+    *value = static_cast<int>(gpu.smem_per_sm);
+    return true;
+  case 97:
+    *value = static_cast<int>(gpu.smem_per_block_optin);
+    return true;
+  case 106:
+    *value = gpu.max_blocks_per_sm;
+    return true;
+  case 108: // persisting L2: five eighths of it
+    *value = static_cast<int>(gpu.l2_bytes / 8 * 5);
+    return true;
+  case 111:
+    *value = static_cast<int>(gpu.reserved_smem_per_block);
+    return true;
+  case 120: // thread block clusters and
+  case 127: // tensor maps came with sm_90
+    *value = gpu.cc_major >= 9 ? 1 : 0;
+    return true;
+  default:
+    break;
+  }
+  auto found = std::lower_bound(std::begin(kFixedAttributes), std::end(kFixedAttributes), number,
+                                [](const FixedAttribute &row, int wanted) { return row.number < wanted; });
+  if (found == std::end(kFixedAttributes) || found->number != number)
+    return false;
+  *value = found->value;
+  return true;
+}
+
+} // namespace eidolon

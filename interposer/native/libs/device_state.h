@@ -1,0 +1,98 @@
+// Settings of a device that both libraries answer the same way: limits, flags, peers.
+//
+// They have no effect on the emulation. Each library keeps what was set through it, so that asking gives it back.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdio>
+
+#include "device_attributes.h"
+
+namespace eidolon {
+
+inline constexpr int kLeastPriority = 0, kGreatestPriority = -5;
+inline constexpr int kMaxDevices = 64;
+
+// ---- limits (cudaLimit and CUlimit have the same numbers) -----------------------------------------------------------
+
+inline constexpr int kLimits = 9;
+// As an H100 answers before any is set; 0 where it has none (device runtime sync depth, 3).
+inline constexpr size_t kDefaultLimits[kLimits] = {1024, 8650752, 8388608, 0, 2048, 64, 9830400, 232448, 0};
+inline std::atomic<size_t> *limit_word(int device, int limit) {
+  static std::array<std::array<std::atomic<size_t>, kLimits>, kMaxDevices> set{}; // value + 1, 0 not set
+  return &set[static_cast<size_t>(device)][static_cast<size_t>(limit)];
+}
+inline Status get_limit(int device, int limit, size_t *value) {
+  if (limit < 0 || limit >= kLimits || limit == 3)
+    return kUnsupportedLimit;
+  size_t set = limit_word(device, limit)->load();
+  *value = set != 0 ? set - 1 : kDefaultLimits[limit];
+  return kSuccess;
+}
+inline Status set_limit(int device, int limit, size_t value) {
+  if (limit < 0 || limit >= kLimits)
+    return kInvalidValue;
+  if (limit == 3 || limit >= 7)
+    return kUnsupportedLimit;
+  limit_word(device, limit)->store(value + 1);
+  return kSuccess;
+}
+
+// ---- flags: how the host waits (no difference here) -----------------------------------------------------------------
+
+inline std::atomic<unsigned> *flags_word(int device) {
+  static std::array<std::atomic<unsigned>, kMaxDevices> flags{};
+  return &flags[static_cast<size_t>(device)];
+}
+inline unsigned device_flags(int device) { return flags_word(device)->load(); }
+inline bool set_device_flags(int device, unsigned flags) {
+  constexpr unsigned kSchedule = 0x07, kMapHost = 0x08, kResizeToMax = 0x10, kSyncMemops = 0x80;
+  if ((flags & ~(kSchedule | kMapHost | kResizeToMax | kSyncMemops)) != 0)
+    return false;
+  const unsigned schedule = flags & kSchedule; // one of auto, spin, yield, blocking
+  if ((schedule & (schedule - 1)) != 0)
+    return false;
+  flags_word(device)->store(flags);
+  return true;
+}
+
+// ---- peers and the bus ----------------------------------------------------------------------------------------------
+
+// cudaDeviceP2PAttr and CUdevice_P2PAttribute: 1 rank, 2 access, 3 atomics, 4 arrays, 5 some atomics only.
+inline Status peer_attribute(int number, int source, int target, int *value) {
+  if (source == target)
+    return kInvalidDevice;
+  switch (number) {
+  case 1:
+  case 5:
+    *value = 0;
+    return kSuccess;
+  case 2:
+  case 4:
+    *value = 1;
+    return kSuccess;
+  case 3: // over NVLink only
+    *value = config().gpu.nvlinks > 0 ? 1 : 0;
+    return kSuccess;
+  default:
+    return kInvalidValue;
+  }
+}
+
+// "DDDD:BB:dd.f", "BB:dd.f" or without the function.
+inline bool device_of_pci(const char *id, int *device) {
+  unsigned domain = 0, bus = 0, slot = 0;
+  if (std::sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+    domain = kPciDomain;
+    if (std::sscanf(id, "%x:%x", &bus, &slot) != 2)
+      return false;
+  }
+  for (int d = 0; d < config().devices; ++d)
+    if (domain == kPciDomain && bus == static_cast<unsigned>(kPciBusOfDevice0 + d) && slot == kPciDevice) {
+      *device = d;
+      return true;
+    }
+  return false;
+}
+
+} // namespace eidolon

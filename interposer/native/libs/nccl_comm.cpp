@@ -1,0 +1,453 @@
+// NCCL: versions, unique ids, the life of communicators, registration, memory.
+#include "nccl_internal.h"
+#include "wheel_version.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <thread>
+
+namespace eidolon::nccl {
+namespace {
+
+thread_local char last_error[256];
+
+// The unique id as text: only the bytes that ours have, unless it comes from elsewhere.
+std::string hex(const ncclUniqueId &id) {
+  size_t bytes = sizeof(id.internal);
+  while (bytes > 16 && id.internal[bytes - 1] == 0)
+    --bytes;
+  std::string out;
+  for (size_t i = 0; i < bytes; ++i) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(id.internal[i]);
+    out += kDigits[byte >> 4];
+    out += kDigits[byte & 15];
+  }
+  return out;
+}
+
+ncclComm *make(std::string name, int rank, int size, int device) {
+  auto *comm = new (std::nothrow) ncclComm;
+  if (comm == nullptr)
+    return nullptr;
+  comm->name = std::move(name);
+  comm->id = hash_of(comm->name);
+  comm->rank = rank;
+  comm->size = size;
+  comm->device = device;
+  return comm;
+}
+
+// What every member does once its rank and size are known.
+ncclResult_t complete(ncclComm *comm) {
+  comm->position = new std::atomic<uint64_t>(0);
+  comm->peers = new std::atomic<uint64_t>[2 * static_cast<size_t>(comm->size)]();
+  const char *taken = setting("nccl.comm_bytes");
+  if (size_t bytes = taken != nullptr ? std::strtoull(taken, nullptr, 10) : 0)
+    if (mem_alloc(comm->device, bytes, &comm->memory) != kSuccess)
+      return fail(ncclUnhandledCudaError, "out of device memory for a communicator");
+  return ncclSuccess;
+}
+
+uint32_t comm_signature(const ncclComm &comm) {
+  const Attribute attributes[] = {
+      {"id", static_cast<int64_t>(comm.id)}, {"rank", comm.rank}, {"size", comm.size}, {"device", comm.device}};
+  return signature("comm", comm.name.c_str(), attributes, std::size(attributes));
+}
+
+uint32_t split_signature(const Joining &j) {
+  const std::string name = j.parent->name + "/split" + std::to_string(j.position);
+  const Attribute attributes[] = {{"parent", static_cast<int64_t>(j.parent->id)},
+                                  {"position", static_cast<int64_t>(j.position)},
+                                  {"color", j.color},
+                                  {"key", j.key},
+                                  {"rank", j.parent->rank},
+                                  {"size", j.parent->size},
+                                  {"device", j.parent->device}};
+  return signature("split", name.c_str(), attributes, std::size(attributes));
+}
+
+// Asks for this member's place in its new communicator. Without a simulation core there are no peers to ask: a split
+// keeps the parent's members.
+void place(Joining &j) {
+  DeviceScope scope(j.parent->device);
+  const Reply reply =
+      ask({.kind = Kind::kCommInit, .call = EID_CALL("ncclCommSplit"), .sig = split_signature(j), .value = 0});
+  if (config().null_core || !is_rank()) {
+    j.comm->rank = j.parent->rank;
+    j.comm->size = j.color < 0 ? 0 : j.parent->size;
+    return;
+  }
+  j.comm->rank = static_cast<int>(reply.value >> 32);
+  j.comm->size = reply.value < 0 ? 0 : static_cast<int>(reply.value & 0xFFFFFFFF);
+}
+
+void drop(ncclComm *comm) {
+  comm->magic = 0;
+  if (comm->memory != nullptr)
+    mem_free(comm->memory);
+  delete comm; // its counters stay
+}
+
+// How many members of the communicator `all[i]` belongs to follow in `all`.
+bool more_of_it(const std::vector<Joining> &all, size_t i) {
+  return std::any_of(all.begin() + static_cast<ptrdiff_t>(i) + 1, all.end(),
+                     [&](const Joining &j) { return j.comm != nullptr && j.comm->id == all[i].comm->id; });
+}
+
+} // namespace
+
+ncclResult_t fail(ncclResult_t result, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(last_error, sizeof(last_error), format, arguments);
+  va_end(arguments);
+  return result;
+}
+
+ncclResult_t join(std::vector<Joining> &all) {
+  // Splits first: each waits for the other members' choices. Several of one parent in one thread wait side by side.
+  std::vector<Joining *> splits;
+  for (Joining &j : all)
+    if (j.split)
+      splits.push_back(&j);
+  if (splits.size() == 1)
+    place(*splits[0]);
+  else if (!splits.empty()) {
+    std::vector<std::thread> waiting;
+    for (Joining *j : splits)
+      waiting.emplace_back([j] { place(*j); });
+    for (std::thread &one : waiting)
+      one.join();
+  }
+  for (Joining &j : all) {
+    if (!j.split)
+      continue;
+    if (j.comm->size == 0) { // no color: this member gets no communicator
+      drop(j.comm);
+      j.comm = nullptr;
+      *j.out = nullptr;
+      continue;
+    }
+    j.comm->name = j.parent->name + "/split" + std::to_string(j.position) + "." + std::to_string(j.color);
+    j.comm->id = hash_of(j.comm->name);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    ncclComm *comm = all[i].comm;
+    if (comm == nullptr)
+      continue;
+    if (ncclResult_t result = complete(comm))
+      return result;
+    DeviceScope scope(comm->device);
+    const Event event = {.kind = Kind::kCommInit, .call = EID_CALL("ncclCommInitRank"), .sig = comm_signature(*comm)};
+    if (more_of_it(all, i)) // the last member of this process waits for all
+      emit(event);
+    else
+      ask(event);
+  }
+  return ncclSuccess;
+}
+
+namespace {
+
+ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank) {
+  if (out == nullptr || size < 1 || rank < 0 || rank >= size)
+    return fail(ncclInvalidArgument, "rank %d of %d", rank, size);
+  if (context() != kSuccess)
+    return fail(ncclUnhandledCudaError, "no CUDA context");
+  ncclComm *comm = make(std::move(name), rank, size, current_device());
+  if (comm == nullptr)
+    return ncclSystemError;
+  *out = comm;
+  return submit(Joining{.comm = comm});
+}
+
+} // namespace
+} // namespace eidolon::nccl
+
+using namespace eidolon;
+using namespace eidolon::nccl;
+
+// ---- the library -------------------------------------------------------------------------------------------------
+
+EID_NCCL ncclGetVersion(int *version) {
+  if (version == nullptr)
+    return ncclInvalidArgument;
+  static const int code = [] {
+    int parts[3] = {NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH};
+    wheel_version("nccl/include/nccl.h", {"NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH"}, parts);
+    return NCCL_VERSION(parts[0], parts[1], parts[2]);
+  }();
+  *version = code;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclGetVersion);
+
+EID_NCCL ncclGetUniqueId(ncclUniqueId *id) {
+  if (id == nullptr)
+    return ncclInvalidArgument;
+  std::memset(id, 0, sizeof(*id));
+  if (getrandom(id->internal, 16, 0) != 16)
+    return ncclSystemError;
+  id->internal[15] |= 1; // so that a reader can tell its length
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclGetUniqueId);
+
+extern "C" EID_API const char *ncclGetErrorString(ncclResult_t result) {
+  switch (static_cast<int>(result)) {
+  case ncclSuccess:
+    return "no error";
+  case ncclUnhandledCudaError:
+    return "unhandled cuda error (emulated device)";
+  case ncclSystemError:
+    return "unhandled system error";
+  case ncclInternalError:
+    return "internal error";
+  case ncclInvalidArgument:
+    return "invalid argument";
+  case ncclInvalidUsage:
+    return "invalid usage";
+  case ncclRemoteError:
+    return "remote process exited or there was a network error";
+  case ncclInProgress:
+    return "NCCL operation in progress";
+  case 8: // ncclTimeout, newer than the oldest header
+    return "timeout";
+  default:
+    return "unknown result code";
+  }
+}
+EID_NCCL_ALIAS(ncclGetErrorString);
+extern "C" EID_API const char *ncclGetLastError(ncclComm_t) { return last_error; }
+EID_NCCL_ALIAS(ncclGetLastError);
+
+// ---- making communicators ----------------------------------------------------------------------------------------
+
+EID_NCCL ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *) {
+  return init(comm, size, hex(id), rank);
+}
+EID_NCCL_ALIAS(ncclCommInitRankConfig);
+EID_NCCL ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank) {
+  return init(comm, size, hex(id), rank);
+}
+EID_NCCL_ALIAS(ncclCommInitRank);
+EID_NCCL ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int ids, ncclUniqueId *id, ncclConfig_t *) {
+  if (ids < 1 || id == nullptr)
+    return ncclInvalidArgument;
+  return init(comm, size, hex(id[0]), rank);
+}
+EID_NCCL_ALIAS(ncclCommInitRankScalable);
+
+EID_NCCL ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
+  if (comms == nullptr || count < 1)
+    return ncclInvalidArgument;
+  ncclUniqueId id;
+  if (ncclResult_t result = ncclGetUniqueId(&id))
+    return result;
+  std::vector<Joining> all;
+  for (int i = 0; i < count; ++i) {
+    const int device = devices != nullptr ? devices[i] : i;
+    if (!valid_device(device))
+      return fail(ncclUnhandledCudaError, "device %d of %d", device, config().devices);
+    DeviceScope scope(device);
+    if (context() != kSuccess)
+      return fail(ncclUnhandledCudaError, "no CUDA context on device %d", device);
+    comms[i] = make(hex(id), i, count, device);
+    if (comms[i] == nullptr)
+      return ncclSystemError;
+    all.push_back({.comm = comms[i]});
+  }
+  return join(all);
+}
+EID_NCCL_ALIAS(ncclCommInitAll);
+
+EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *) {
+  if (!valid(parent) || out == nullptr || color < NCCL_SPLIT_NOCOLOR)
+    return fail(ncclInvalidArgument, "split with color %d", color);
+  ncclComm *comm = make("", 0, 0, parent->device);
+  if (comm == nullptr)
+    return ncclSystemError;
+  *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : comm;
+  return submit(Joining{.comm = comm,
+                        .split = true,
+                        .parent = parent,
+                        .position = parent->children.fetch_add(1),
+                        .color = color,
+                        .key = key,
+                        .out = out});
+}
+EID_NCCL_ALIAS(ncclCommSplit);
+
+// Who stays is known to all that stay, so no choices are exchanged.
+EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t *out, ncclConfig_t *, int) {
+  if (!valid(parent) || out == nullptr || count < 0 || (count > 0 && excluded == nullptr))
+    return ncclInvalidArgument;
+  std::vector<int> gone(excluded, excluded + count);
+  std::sort(gone.begin(), gone.end());
+  gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
+  std::string name = parent->name + "/shrink" + std::to_string(parent->children.fetch_add(1));
+  int before = 0;
+  for (int rank : gone) {
+    if (rank < 0 || rank >= parent->size || rank == parent->rank)
+      return fail(ncclInvalidArgument, "excluded rank %d", rank);
+    before += rank < parent->rank;
+    name += "-" + std::to_string(rank);
+  }
+  ncclComm *comm =
+      make(std::move(name), parent->rank - before, parent->size - static_cast<int>(gone.size()), parent->device);
+  if (comm == nullptr)
+    return ncclSystemError;
+  *out = comm;
+  return submit(Joining{.comm = comm});
+}
+EID_NCCL_ALIAS(ncclCommShrink);
+
+// ---- asking and ending -------------------------------------------------------------------------------------------
+
+EID_NCCL ncclCommCount(const ncclComm_t comm, int *count) {
+  if (!valid(comm) || count == nullptr)
+    return ncclInvalidArgument;
+  *count = comm->size;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommCount);
+EID_NCCL ncclCommCuDevice(const ncclComm_t comm, int *device) {
+  if (!valid(comm) || device == nullptr)
+    return ncclInvalidArgument;
+  *device = comm->device;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommCuDevice);
+EID_NCCL ncclCommUserRank(const ncclComm_t comm, int *rank) {
+  if (!valid(comm) || rank == nullptr)
+    return ncclInvalidArgument;
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommUserRank);
+EID_NCCL ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
+  if (!valid(comm) || error == nullptr)
+    return ncclInvalidArgument;
+  *error = static_cast<ncclResult_t>(comm->error.load());
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommGetAsyncError);
+
+EID_NCCL ncclCommFinalize(ncclComm_t comm) {
+  if (!valid(comm))
+    return ncclInvalidArgument;
+  host_cost(EID_CALL("ncclCommFinalize"));
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommFinalize);
+
+static ncclResult_t end(ncclComm_t comm, uint16_t call) {
+  if (comm == nullptr)
+    return ncclSuccess;
+  if (!valid(comm))
+    return ncclInvalidArgument;
+  {
+    DeviceScope scope(comm->device);
+    emit({.kind = Kind::kCommDestroy, .call = call, .value = comm->id});
+  }
+  drop(comm);
+  return ncclSuccess;
+}
+EID_NCCL ncclCommDestroy(ncclComm_t comm) { return end(comm, EID_CALL("ncclCommDestroy")); }
+EID_NCCL_ALIAS(ncclCommDestroy);
+EID_NCCL ncclCommAbort(ncclComm_t comm) { return end(comm, EID_CALL("ncclCommAbort")); }
+EID_NCCL_ALIAS(ncclCommAbort);
+#if NCCL_VERSION_CODE >= 22800
+EID_NCCL ncclCommRevoke(ncclComm_t comm, int flags) {
+  if (!valid(comm) || flags != 0)
+    return ncclInvalidArgument;
+  comm->error = ncclInvalidUsage; // calls on it fail from now on
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommRevoke);
+#endif
+
+// ---- buffers -----------------------------------------------------------------------------------------------------
+
+namespace {
+struct Registration {
+  void *buffer;
+  size_t bytes;
+};
+ncclResult_t enroll(const ncclComm *comm, void *buffer, size_t bytes, void **out) {
+  if (!valid(comm) || buffer == nullptr || out == nullptr)
+    return ncclInvalidArgument;
+  *out = new Registration{buffer, bytes};
+  return ncclSuccess;
+}
+ncclResult_t strike(const ncclComm *comm, void *handle) {
+  if (!valid(comm))
+    return ncclInvalidArgument;
+  delete static_cast<Registration *>(handle);
+  return ncclSuccess;
+}
+} // namespace
+
+EID_NCCL ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle) {
+  return enroll(comm, buffer, bytes, handle);
+}
+EID_NCCL_ALIAS(ncclCommRegister);
+EID_NCCL ncclCommDeregister(const ncclComm_t comm, void *handle) { return strike(comm, handle); }
+EID_NCCL_ALIAS(ncclCommDeregister);
+#if NCCL_VERSION_CODE >= 22700
+EID_NCCL ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int) {
+  return enroll(comm, buffer, bytes, reinterpret_cast<void **>(window));
+}
+EID_NCCL_ALIAS(ncclCommWindowRegister);
+EID_NCCL ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) { return strike(comm, window); }
+EID_NCCL_ALIAS(ncclCommWindowDeregister);
+#if NCCL_VERSION_CODE < 23000 // declared since 2.30
+EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out);
+#endif
+EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out) {
+  if (!valid(comm) || window == nullptr || out == nullptr)
+    return ncclInvalidArgument;
+  *out = reinterpret_cast<Registration *>(window)->buffer;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclWinGetUserPtr);
+#endif
+
+EID_NCCL ncclMemAlloc(void **out, size_t bytes) {
+  if (out == nullptr || bytes == 0)
+    return ncclInvalidArgument;
+  if (context() != kSuccess)
+    return ncclUnhandledCudaError;
+  const size_t granules = (bytes + kVmmGranularity - 1) / kVmmGranularity; // it maps whole physical chunks
+  return result_of(mem_alloc(current_device(), granules * kVmmGranularity, out));
+}
+EID_NCCL_ALIAS(ncclMemAlloc);
+EID_NCCL ncclMemFree(void *pointer) { return pointer == nullptr ? ncclSuccess : result_of(mem_free(pointer)); }
+EID_NCCL_ALIAS(ncclMemFree);
+
+// ---- memory of a communicator (2.30) -----------------------------------------------------------------------------
+
+#if NCCL_VERSION_CODE < 23000
+typedef enum {
+  ncclStatGpuMemSuspend = 0,
+  ncclStatGpuMemSuspended = 1,
+  ncclStatGpuMemPersist = 2,
+  ncclStatGpuMemTotal = 3
+} ncclCommMemStat_t;
+EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+#endif
+EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value) {
+  if (!valid(comm) || value == nullptr)
+    return ncclInvalidArgument;
+  const bool total = stat == ncclStatGpuMemTotal || stat == ncclStatGpuMemPersist; // none of it can be suspended
+  *value = total && comm->memory != nullptr ? pointer_info(comm->memory).bytes : 0;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommMemStats);

@@ -1,0 +1,129 @@
+// The fake NCCL: communicators, the calls of a group, and how both reach the simulation core.
+//
+// A communicator is a name that all its members compute alike (the unique id and the path of splits), its hash, and
+// position counters: the nth call of each member is the same collective; sends and receives are counted per peer and
+// direction. Calls inside a group are collected per thread and issued at its end.
+#pragma once
+#include <nccl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core.h"
+#include "status.h"
+
+struct ncclComm {
+  static constexpr uint64_t kAlive = 0x4549444e43434c01;
+  uint64_t magic = kAlive;
+  std::string name;
+  uint64_t id = 0;
+  int rank = 0, size = 0, device = 0;
+  void *memory = nullptr; // device memory a communicator takes (nccl.comm_bytes)
+  std::atomic<uint64_t> children{0};
+  std::atomic<int> custom_operations{0};
+  // Counters live for ever: captured collectives take positions when their graph is replayed.
+  std::atomic<uint64_t> *position = nullptr;
+  std::atomic<uint64_t> *peers = nullptr; // sends to each peer, then receives from each
+  std::atomic<int> error{ncclSuccess};
+};
+
+namespace eidolon::nccl {
+
+inline constexpr int kNone = -1; // of a signature attribute that does not apply
+
+// 63 bits, so that signed and unsigned readers agree.
+class Hash {
+public:
+  void add(const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i)
+      hash_ = (hash_ ^ static_cast<const unsigned char *>(data)[i]) * 0x100000001b3;
+  }
+  uint64_t get() const { return hash_ >> 1; }
+
+private:
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+inline uint64_t hash_of(const std::string &text) {
+  Hash hash;
+  hash.add(text.data(), text.size());
+  return hash.get();
+}
+
+// Elements are of 1, 2, 4 or 8 bytes.
+inline size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+  case ncclFloat16:
+  case ncclBfloat16:
+    return 2;
+  case ncclInt32:
+  case ncclUint32:
+  case ncclFloat32:
+    return 4;
+  case ncclInt64:
+  case ncclUint64:
+  case ncclFloat64:
+    return 8;
+  default:
+    return 1; // 8-bit integers and floats
+  }
+}
+
+inline bool valid(const ncclComm *comm) { return comm != nullptr && comm->magic == ncclComm::kAlive; }
+
+// One collective, ready to be issued.
+struct Call {
+  ncclComm *comm;
+  Stream *stream;
+  const char *name;
+  uint16_t id;
+  std::atomic<uint64_t> *position;
+  size_t count;
+  ncclDataType_t type;
+  size_t bytes; // of one rank's larger buffer
+  int root = kNone, peer = kNone, operation = kNone;
+  bool small;
+  const void *send;
+  size_t send_bytes;
+  void *receive;
+  size_t receive_bytes;
+};
+
+// A communicator whose members are still to be told.
+struct Joining {
+  ncclComm *comm;
+  // A split: the parent's place and this member's choice. Shrinking and new communicators need no exchange of choices.
+  bool split = false;
+  ncclComm *parent = nullptr;
+  uint64_t position = 0;
+  int color = 0, key = 0;
+  ncclComm_t *out = nullptr;
+};
+
+// In a group: kept until its end. Else done now.
+ncclResult_t submit(const Call &call);
+ncclResult_t submit(const Joining &joining);
+// Does them: several in one thread are told together.
+ncclResult_t join(std::vector<Joining> &all);
+
+inline ncclResult_t result_of(Status status) {
+  switch (status) {
+  case kSuccess:
+    return ncclSuccess;
+  case kInvalidValue:
+  case kInvalidHandle:
+    return ncclInvalidArgument;
+  default:
+    return ncclUnhandledCudaError;
+  }
+}
+
+// The text that ncclGetLastError gives; returns `result`.
+ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+} // namespace eidolon::nccl
+
+#define EID_NCCL extern "C" EID_API ncclResult_t
+// The profiling interface: the same function under the name with a p.
+#define EID_NCCL_ALIAS(name) extern "C" EID_API decltype(name) p##name __attribute__((alias(#name)))

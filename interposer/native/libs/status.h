@@ -1,0 +1,76 @@
+// What the runtime (cudart_*.cpp) and the driver (cuda_*.cpp) share: argument checks that come before the core.
+//
+// cudaError_t and CUresult use the same numbers for what both can say; the few others stand here under their meaning.
+#pragma once
+#include "core.h"
+
+namespace eidolon {
+
+inline constexpr Status kInvalidConfiguration = 9, kInvalidPitch = 12, kInvalidSymbol = 13, kInvalidDirection = 21,
+                        kInvalidFunction = 98, kNoDevice = 100, kInvalidImage = 200, kInvalidContext = 201,
+                        kUnsupportedLimit = 215, kFileNotFound = 301, kPeerUnsupported = 217, kOutOfResources = 701,
+                        kPeerAlreadyEnabled = 704, kPeerNotEnabled = 705, kIllegalState = 401, kPrimaryActive = 708, kAlreadyRegistered = 712,
+                        kNotRegistered = 713, kCooperativeTooLarge = 720, kNotPermitted = 800, kUpdateFailure = 910,
+                        kInvalidCluster = 912;
+
+inline constexpr int kCudaVersion = 13000;
+inline constexpr int kWarp = 32, kMaxBlockThreads = 1024;
+
+inline bool valid_device(int device) { return config().active && device >= 0 && device < config().devices; }
+
+// Before anything that needs no context: is there a device at all?
+inline Status present() { return config().active && config().devices > 0 ? kSuccess : kNoDevice; }
+
+// Before anything that needs one: makes this process a rank with a context on the thread's device.
+inline Status context() {
+  if (Status status = present())
+    return status;
+  return ensure_context(current_device());
+}
+
+// The same, and the stream an operation goes to.
+inline Status resolve(void *handle, Stream **out) {
+  if (Status status = context())
+    return status;
+  *out = stream_of(handle);
+  return *out != nullptr ? kSuccess : kInvalidHandle;
+}
+
+// The same for work on it: a capture that was spoiled takes none.
+inline Status resolve_work(void *handle, Stream **out) {
+  if (Status status = resolve(handle, out))
+    return status;
+  constexpr int kInvalidated = 2;
+  return capture_info(*out).status == kInvalidated ? kCaptureInvalidated : kSuccess;
+}
+
+// The stream of a call compiled for per-thread default streams (`_ptsz`, `_ptds`): 0 means the thread's own.
+template <class Handle> Handle per_thread(Handle handle) {
+  return handle != nullptr ? handle : reinterpret_cast<Handle>(2);
+}
+
+// A host-only call that costs noticeable time.
+inline void host_cost(uint16_t call) {
+  if (is_rank())
+    host(call);
+}
+
+// Switches the thread's device for one scope.
+class DeviceScope {
+public:
+  explicit DeviceScope(int device) : before_(current_device()) {
+    if (device != before_)
+      set_current_device(device);
+  }
+  ~DeviceScope() {
+    if (current_device() != before_)
+      set_current_device(before_);
+  }
+  DeviceScope(const DeviceScope &) = delete;
+  DeviceScope &operator=(const DeviceScope &) = delete;
+
+private:
+  int before_;
+};
+
+} // namespace eidolon

@@ -1,0 +1,174 @@
+// NCCL in one process without a simulation behind it (mode=null): communicators, groups, what collectives forget.
+#include <nccl.h>
+
+#include <vector>
+
+#include "core.h"
+#include "harness.h"
+
+using namespace eidolon;
+
+static void *known(size_t bytes) {
+  void *pointer;
+  CHECK_EQUAL(mem_alloc(current_device(), bytes, &pointer), kSuccess);
+  std::vector<char> data(bytes, 7);
+  value_write(pointer, bytes, data.data());
+  return pointer;
+}
+
+static void ids_differ_and_versions_agree() {
+  ncclUniqueId a, b;
+  CHECK_EQUAL(ncclGetUniqueId(&a), ncclSuccess);
+  CHECK_EQUAL(ncclGetUniqueId(&b), ncclSuccess);
+  CHECK(memcmp(&a, &b, sizeof(a)) != 0);
+  int version, profiled;
+  CHECK_EQUAL(ncclGetVersion(&version), ncclSuccess);
+  CHECK_EQUAL(pncclGetVersion(&profiled), ncclSuccess);
+  CHECK_EQUAL(version, NCCL_VERSION_CODE);
+  CHECK_EQUAL(profiled, version);
+  CHECK_EQUAL(strcmp(ncclGetErrorString(ncclSuccess), "no error"), 0);
+}
+
+static void a_communicator_knows_its_place() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm = nullptr;
+  CHECK_EQUAL(ncclCommInitRank(&comm, 4, id, 4), ncclInvalidArgument);
+  CHECK_EQUAL(ncclCommInitRank(&comm, 4, id, 2), ncclSuccess);
+  int value;
+  ncclCommCount(comm, &value);
+  CHECK_EQUAL(value, 4);
+  ncclCommUserRank(comm, &value);
+  CHECK_EQUAL(value, 2);
+  ncclCommCuDevice(comm, &value);
+  CHECK_EQUAL(value, 0);
+  ncclResult_t error;
+  CHECK_EQUAL(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+  CHECK_EQUAL(error, ncclSuccess);
+  // Ranks 0 and 3 leave: what was 2 of 4 is 1 of 2.
+  int gone[] = {3, 0, 3};
+  ncclComm_t smaller;
+  CHECK_EQUAL(ncclCommShrink(comm, gone, 3, &smaller, nullptr, 0), ncclSuccess);
+  ncclCommCount(smaller, &value);
+  CHECK_EQUAL(value, 2);
+  ncclCommUserRank(smaller, &value);
+  CHECK_EQUAL(value, 1);
+  ncclComm_t none = comm;
+  CHECK_EQUAL(ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, nullptr), ncclSuccess);
+  CHECK(none == nullptr);
+  ncclComm_t child;
+  CHECK_EQUAL(ncclCommSplit(comm, 1, 0, &child, nullptr), ncclSuccess);
+  ncclCommCount(child, &value);
+  CHECK_EQUAL(value, 4); // nobody to ask: the parent's members
+  for (ncclComm_t each : {child, smaller, comm}) {
+    CHECK_EQUAL(ncclCommFinalize(each), ncclSuccess);
+    CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
+  }
+}
+
+static void collectives_forget_their_results() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm;
+  CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  auto *send = static_cast<char *>(known(64)), *receive = static_cast<char *>(known(64));
+  CHECK_EQUAL(ncclAllReduce(send, receive, 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(receive, 16), 0);
+  CHECK_EQUAL(value_known(receive + 16, 48), 48);
+  CHECK_EQUAL(ncclAllGather(send, receive, 2, ncclFloat64, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(receive + 16, 16), 0);
+  CHECK_EQUAL(value_known(receive + 32, 32), 32);
+  CHECK_EQUAL(ncclReduce(send, receive + 32, 4, ncclFloat32, ncclSum, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(receive + 32, 32), 32); // rank 1 is the root
+  CHECK_EQUAL(ncclRecv(receive + 32, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(receive + 32, 8), 0);
+  CHECK_EQUAL(value_known(send, 64), 64);
+  // What NCCL refuses.
+  CHECK_EQUAL(ncclBroadcast(send, send, 4, ncclFloat32, 2, comm, nullptr), ncclInvalidArgument);
+  CHECK_EQUAL(ncclSend(send, 4, ncclFloat32, -1, comm, nullptr), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(send, send, 4, ncclNumTypes, ncclSum, comm, nullptr), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(send, send, 4, ncclFloat32, static_cast<ncclRedOp_t>(5), comm, nullptr),
+              ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(nullptr, send, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess); // nothing to do
+  ncclRedOp_t scaled;
+  float factor = 0.5;
+  CHECK_EQUAL(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, comm), ncclSuccess);
+  CHECK_EQUAL(ncclAllReduce(send, send, 4, ncclFloat32, scaled, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(send, 16), 0);
+  CHECK_EQUAL(ncclRedOpDestroy(scaled, comm), ncclSuccess);
+  ncclCommDestroy(comm);
+}
+
+static void a_group_is_issued_at_its_end() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm;
+  CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  auto *buffer = static_cast<char *>(known(32));
+  CHECK_EQUAL(ncclGroupEnd(), ncclInvalidUsage);
+  ncclGroupStart();
+  ncclGroupStart();
+  CHECK_EQUAL(ncclSend(buffer, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclRecv(buffer + 8, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclGroupEnd(), ncclSuccess);
+  CHECK_EQUAL(value_known(buffer + 8, 8), 8); // not yet
+  CHECK_EQUAL(ncclGroupEnd(), ncclSuccess);
+  CHECK_EQUAL(value_known(buffer + 8, 8), 0);
+  CHECK_EQUAL(value_known(buffer, 8), 8);
+  ncclGroupStart(); // one bad call fails the group, and nothing of it is issued
+  CHECK_EQUAL(ncclRecv(buffer, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclRecv(buffer, 8, ncclInt8, 5, comm, nullptr), ncclInvalidArgument);
+  CHECK_EQUAL(ncclGroupEnd(), ncclInvalidArgument);
+  CHECK_EQUAL(value_known(buffer, 8), 8);
+  ncclCommDestroy(comm);
+}
+
+static void one_process_holds_several_devices() {
+  ncclComm_t comms[2];
+  CHECK_EQUAL(ncclCommInitAll(comms, 2, nullptr), ncclSuccess);
+  CHECK_EQUAL(current_device(), 0);
+  int value;
+  ncclCommCuDevice(comms[1], &value);
+  CHECK_EQUAL(value, 1);
+  ncclCommUserRank(comms[1], &value);
+  CHECK_EQUAL(value, 1);
+  ncclComm_t alone;
+  int last = 1;
+  CHECK_EQUAL(ncclCommInitAll(&alone, 1, &last), ncclSuccess);
+  set_current_device(1);
+  void *from = known(16), *to = known(16);
+  const char mark = 9;
+  value_write(from, 1, &mark);
+  CHECK_EQUAL(ncclAllReduce(from, to, 16, ncclInt8, ncclSum, alone, nullptr), ncclSuccess); // alone: a copy
+  char read = 0;
+  CHECK_EQUAL(value_read(to, 1, &read), 0);
+  CHECK_EQUAL(read, mark);
+  set_current_device(0);
+  for (ncclComm_t each : {comms[0], comms[1], alone})
+    CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
+}
+
+static void memory_comes_in_whole_chunks() {
+  size_t before, after;
+  mem_info(0, &before, nullptr);
+  void *pointer;
+  CHECK_EQUAL(ncclMemAlloc(&pointer, 100), ncclSuccess);
+  mem_info(0, &after, nullptr);
+  CHECK_EQUAL(before - after, kVmmGranularity);
+  CHECK_EQUAL(ncclMemFree(pointer), ncclSuccess);
+  mem_info(0, &after, nullptr);
+  CHECK_EQUAL(before, after);
+}
+
+int main() {
+  test::enter_server("mode=null\ndevices=2\ngpu.memory_bytes=1073741824\ngpu.context_bytes=0\ngpu.cc=9.0\n");
+  CHECK_EQUAL(ensure_context(0), kSuccess);
+  ids_differ_and_versions_agree();
+  a_communicator_knows_its_place();
+  collectives_forget_their_results();
+  a_group_is_issued_at_its_end();
+  one_process_holds_several_devices();
+  memory_comes_in_whole_chunks();
+  return test::result();
+}

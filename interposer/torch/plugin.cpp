@@ -1,0 +1,148 @@
+// The torch plugin: tells the shim which operator runs and which bytes it writes.
+//
+// It is a small library, one per torch version (it sees torch's own classes), loaded into a process of a simulation
+// once torch is there. A global RecordFunction callback runs at the begin and the end of every operator and
+//
+//   names it     the innermost running operator of a thread becomes a signature of kind "op" with the shapes that costs
+//                depend on (operators.h); kernel, GEMM, ... signatures refer to it
+//   forgets      device bytes that it writes become unknown at its begin (writes.h), so that what it copies survives
+//
+// and a tracker in the caching allocator makes each block unknown that is handed out, so that no block leaks the bytes
+// of its last user. Nothing is counted here and nothing is thrown. In processes that are no rank (data loaders, forked
+// children, CPU-only work) a callback does no more than its bookkeeping.
+#include <ATen/record_function.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "core.h"
+#include "operators.h"
+#include "writes.h"
+
+namespace eidolon::torch_plugin {
+namespace {
+
+// ---- the allocator -----------------------------------------------------------------------------------------------
+
+void on_allocator_event(const c10::cuda::CUDACachingAllocator::TraceEntry &entry) {
+  constexpr size_t kBlock = 512; // the allocator's smallest unit; `size_` is what was asked for
+  if (entry.action_ == c10::cuda::CUDACachingAllocator::TraceEntry::ALLOC)
+    value_unknown(reinterpret_cast<void *>(entry.addr_), (entry.size_ + kBlock - 1) / kBlock * kBlock);
+}
+
+// The allocator takes trackers only after its own initialisation, which nothing announces. No bytes are known before
+// the first operator on a CUDA tensor, so that is early enough. Allocators that take none give every block back to the
+// shim (cudaMallocAsync, pluggable ones), which forgets it itself.
+void watch_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    try {
+      c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(on_allocator_event);
+    } catch (...) {
+    }
+  });
+}
+
+// ---- operators ---------------------------------------------------------------------------------------------------
+
+// What a thread keeps: the operators that it is inside of, and what it has seen before. Trivially destructible:
+// operators run in destructors of other thread-local objects too.
+struct Thread {
+  static constexpr size_t kDepth = 128, kNames = 1024, kShapes = 2048;
+  struct Name {
+    const char *key; // address of the schema's name
+    const Operator *op;
+  };
+  struct Shape {
+    uint64_t hash;
+    uint32_t sig;
+  };
+  uint32_t current; // signature of the innermost operator
+  uint32_t depth;
+  bool allocator_watched;
+  uint32_t outer[kDepth];
+  Name names[kNames];
+  Shape shapes[kShapes];
+};
+thread_local Thread this_thread;
+
+// The description of the running function. A schema's name keeps its address, but a schema may go (torch.library) and
+// another take its place: the texts are compared as well.
+const Operator &operator_of(Thread &thread, const at::RecordFunction &function) {
+  const char *name = function.name();
+  Thread::Name &entry = thread.names[reinterpret_cast<uintptr_t>(name) * 0x9E3779B97F4A7C15ULL >> 54];
+  static_assert(Thread::kNames == 1 << (64 - 54));
+  if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
+    return *entry.op;
+  entry = {name, &describe(function)};
+  return *entry.op;
+}
+
+uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
+  const uint64_t hash = facts.hash(reinterpret_cast<uintptr_t>(&op));
+  Thread::Shape &entry = thread.shapes[hash % Thread::kShapes];
+  if (entry.hash != hash) // 64 bits: two shapes of one run that share them are not to be expected
+    entry = {hash, signature("op", op.name.c_str(), facts.attributes, facts.count)};
+  return entry.sig;
+}
+
+void enter(Thread &thread, const at::RecordFunction &function) {
+  const Operator &op = operator_of(thread, function);
+  if (!op.has_schema) // a named range or a Python autograd function: its operators speak for themselves
+    return;
+  Facts facts;
+  const Inputs inputs = op.arguments_of(function.inputs());
+  const bool shapes = !op.is_view && gather(op, inputs, facts);
+  if (!shapes && thread.current != 0) // a part of the outer operator that costs nothing by itself
+    return;
+  if (!shapes)
+    facts.count = 0; // by name alone
+  const uint32_t sig = signature_of(thread, op, facts);
+  if (sig != thread.current)
+    set_operator(thread.current = sig);
+  if (!shapes)
+    return;
+  if (!thread.allocator_watched) {
+    watch_allocator();
+    thread.allocator_watched = true;
+  }
+  apply_writes(op, inputs);
+}
+
+std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function) {
+  Thread &thread = this_thread;
+  if (thread.depth < Thread::kDepth)
+    thread.outer[thread.depth] = thread.current;
+  ++thread.depth;
+  if (is_rank()) {
+    try {
+      enter(thread, function);
+    } catch (...) { // the operator runs as if it had not been seen
+    }
+  }
+  return nullptr;
+}
+
+void on_end(const at::RecordFunction &, at::ObserverContext *) {
+  Thread &thread = this_thread;
+  if (thread.depth == 0)
+    return;
+  if (--thread.depth < Thread::kDepth && thread.outer[thread.depth] != thread.current)
+    set_operator(thread.current = thread.outer[thread.depth]);
+}
+
+} // namespace
+} // namespace eidolon::torch_plugin
+
+// Starts observing. 1 if the process belongs to a simulation (again: nothing happens), 0 otherwise.
+extern "C" __attribute__((visibility("default"))) int eidolon_plugin_attach(void) {
+  using namespace eidolon::torch_plugin;
+  static std::atomic<bool> attached{false};
+  if (!eidolon::config().active)
+    return 0;
+  if (!attached.exchange(true))
+    at::addGlobalCallback(
+        at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  return 1;
+}

@@ -1,0 +1,77 @@
+"""What a run shows while it runs: the workload's own output, and one line of progress below it on a terminal.
+
+Output passes through as it comes. With several emulated servers each line says which one wrote it; with one, bytes are
+passed on untouched, so that progress bars and colours of the workload work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from typing import BinaryIO, Final
+
+_ERASE_LINE: Final = b"\r\x1b[2K"
+
+
+class Console:
+    """Owns stdout and stderr of the process during a run."""
+
+    def __init__(
+        self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None, *, terminal: bool | None = None
+    ) -> None:
+        self._stdout = stdout or sys.stdout.buffer
+        self._stderr = stderr or sys.stderr.buffer
+        self.terminal = (sys.stdout.isatty() and sys.stderr.isatty()) if terminal is None else terminal
+        self._status = b""
+        self._shown = False  # the status line is on screen
+        self._at_line_start = True
+
+    async def follow(self, source: asyncio.StreamReader, *, error: bool, prefix: str = "") -> None:
+        """Copies a workload's stream until it ends."""
+        mark = prefix.encode()
+        pending = b""
+        while chunk := await source.read(65536):
+            if not mark:
+                self.write(chunk, error=error)
+                continue
+            *lines, pending = (pending + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            if lines:
+                self.write(b"".join(mark + line + b"\n" for line in lines), error=error)
+        if pending:
+            self.write(mark + pending + b"\n", error=error)
+
+    def write(self, data: bytes, *, error: bool = False) -> None:
+        """Writes above the status line."""
+        self._hide()
+        stream = self._stderr if error else self._stdout
+        try:
+            stream.write(data)
+            stream.flush()
+        except BrokenPipeError:  # `| head`: nobody reads on, the run itself goes on
+            return
+        self._at_line_start = data.endswith(b"\n")
+        self._show()
+
+    def say(self, text: str) -> None:
+        """One line of ours, on stderr."""
+        self.write(("" if self._at_line_start else "\n").encode() + f"eidolon: {text}\n".encode(), error=True)
+
+    def status(self, text: str) -> None:
+        """Replaces the status line; only a terminal shows it."""
+        self._hide()
+        self._status = text[: shutil.get_terminal_size().columns - 1].encode()
+        self._show()
+
+    def _hide(self) -> None:
+        if self._shown:
+            self._stderr.write(_ERASE_LINE)
+            self._stderr.flush()
+            self._shown = False
+
+    def _show(self) -> None:
+        # Not in the middle of a line of the workload's.
+        if self.terminal and self._status and self._at_line_start:
+            self._stderr.write(b"\x1b[2m" + self._status + b"\x1b[0m")
+            self._stderr.flush()
+            self._shown = True

@@ -1,0 +1,481 @@
+"""The local backend: a simulated cluster as processes on this machine.
+
+One simulation core; per emulated server one agent and one process group of the workload, all on loopback::
+
+    eidolon run
+      ├─ python -m eidolon_simcore            listens on a free port, writes summary.json
+      └─ per emulated server N
+           ├─ python -m eidolon_interposer.agent   rings in /dev/shm/eidolon-RUN-N -> core
+           └─ launch -- COMMAND                    the workload, with the shim injected
+
+They start in that order, each once the one before is ready, and end in the reverse one: a workload that ends writes its
+exit state, its agent drains the rings and says goodbye, the core ends when all agents did. Whatever happens, nothing
+outlives the run (see :mod:`eidolon_operator.processes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib.resources
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from eidolon_interposer.serverdir import write_server_conf
+from eidolon_operator import diagnosis, processes, report
+from eidolon_operator.console import Console
+from eidolon_operator.plan import Plan
+from eidolon_operator.spec import Spec, Workload
+
+READY_TIMEOUT_S: Final = 60.0  # for the core to listen, for an agent to be welcomed
+GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
+DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
+NOT_FOUND: Final = 127
+
+
+class RunError(Exception):
+    """The run cannot start or go on; the message is one line for the user."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    summary: Mapping[str, Any] | None = None  #: what the core wrote; None if there is no core or it died
+    message: str | None = None  #: why the exit code is not 0, where the workload's own output does not say it
+
+
+@dataclass(slots=True)
+class _Server:
+    """One emulated server: its directory, its agent, its workload."""
+
+    index: int
+    directory: Path
+    agent: asyncio.subprocess.Process | None = None
+    workload: asyncio.subprocess.Process | None = None
+    output: list[asyncio.Task[None]] = field(default_factory=list)
+
+
+def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False) -> Outcome:
+    """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary."""
+    command = workload_command(spec.workload)
+    out.mkdir(parents=True, exist_ok=True)
+    processes.become_subreaper()
+    scratch = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    remove_stale(scratch)
+    if not null_core:
+        _check_space(scratch, plan)
+    try:
+        with contextlib.ExitStack() as stack:
+            servers = [
+                _Server(index, stack.enter_context(server_directory(scratch, index))) for index in range(spec.servers)
+            ]
+            local = _LocalRun(spec, plan, command, out, servers, null_core=null_core)
+            try:
+                return asyncio.run(local.run())
+            finally:
+                processes.reap_orphans()
+    except OSError as error:
+        raise RunError(f"{error.filename or out}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def server_directory(scratch: Path, index: int) -> Iterator[Path]:
+    """A directory for one emulated server, locked by this process for as long as it is in use."""
+    path = Path(tempfile.mkdtemp(prefix="eidolon-", suffix=f"-{index}", dir=scratch))
+    try:
+        with (path / ".owner").open("w") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            (path / ".owner").rename(path / "owner")  # only now does it count: see remove_stale
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_stale(scratch: Path) -> None:
+    """Removes what runs left that were killed outright: directories whose owner holds its lock no more."""
+    for owner in scratch.glob("eidolon-*/owner"):
+        with contextlib.suppress(OSError), owner.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent)
+
+
+def _check_space(scratch: Path, plan: Plan) -> None:
+    """Rings are mapped, so that a full memory file system is a bus error in the workload: better told before."""
+    needed, free = plan.ring_bytes * plan.spec.world, shutil.disk_usage(scratch).free
+    if needed > free:
+        raise RunError(
+            f"the rings of {plan.spec.world} ranks need {needed >> 20} MiB in {scratch}; {free >> 20} MiB are free"
+        )
+
+
+class _LocalRun:
+    def __init__(
+        self, spec: Spec, plan: Plan, command: Sequence[str], out: Path, servers: list[_Server], *, null_core: bool
+    ) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._command = command
+        self._out = out
+        self._servers = servers
+        self._null_core = null_core
+        self._core: asyncio.subprocess.Process | None = None
+        self._started: list[asyncio.subprocess.Process] = []
+        self._console = Console()
+        self._interrupted: signal.Signals | None = None
+        self._hurry = asyncio.Event()
+        self._master_port = _free_port()
+
+    async def run(self) -> Outcome:
+        loop = asyncio.get_running_loop()
+        starting = asyncio.create_task(self._start())
+
+        def on_signal(number: signal.Signals) -> None:
+            if self._interrupted is not None:
+                self._hurry.set()  # the second Ctrl-C: no more grace
+            self._interrupted = self._interrupted or number
+            starting.cancel()  # no effect once all has started
+            for server in self._servers:
+                _send(server.workload, number)
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, on_signal, number)
+        progress = asyncio.create_task(self._show_progress())
+        try:
+            await starting
+            return await self._wait()
+        except asyncio.CancelledError:  # by a signal, before all had started
+            return self._outcome(1)
+        finally:
+            progress.cancel()
+            self._console.status("")
+            await asyncio.to_thread(processes.kill_descendants, grace_s=0.5)
+            for process in self._started:
+                await process.wait()
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        if self._null_core:
+            for server in self._servers:
+                conf = {**self._plan.document["server"]["conf"], "mode": "null"}
+                write_server_conf(server.directory, conf, server.index)
+        else:
+            plan_file = self._out / "plan.json"
+            plan_file.touch(mode=0o600)  # it holds the token of the run
+            plan_file.write_text(json.dumps(self._plan.document, indent=1) + "\n", "utf-8")
+            address = await self._start_core(plan_file)
+            await _all(self._start_agent(server, plan_file, address) for server in self._servers)
+        for server in self._servers:
+            await self._start_workload(server)
+
+    async def _start_core(self, plan_file: Path) -> str:
+        for stale in ("summary.json", "progress.jsonl"):
+            (self._out / stale).unlink(missing_ok=True)
+        command = [*_python("eidolon_simcore"), "--plan", str(plan_file), "--listen", "127.0.0.1:0"]
+        self._core, line = await self._start_service(
+            "simulation core", [*command, "--out", str(self._out)], self._out / "core.log", "listening "
+        )
+        return line.split()[1]
+
+    async def _start_agent(self, server: _Server, plan_file: Path, address: str) -> None:
+        command = [*_python("eidolon_interposer.agent"), "--plan", str(plan_file), "--server", str(server.index)]
+        server.agent, _ = await self._start_service(
+            f"agent of server {server.index}",
+            [*command, "--dir", str(server.directory), "--core", address],
+            self._out / f"agent-{server.index}.log",
+            "ready",
+        )
+
+    async def _start_service(
+        self, what: str, command: Sequence[str], log: Path, expected: str
+    ) -> tuple[asyncio.subprocess.Process, str]:
+        """Starts one of our own processes and waits for the line that says that it is ready."""
+        with log.open("wb") as file:
+            process = await processes.start(
+                command, env=_service_environment(), stdout=asyncio.subprocess.PIPE, stderr=file
+            )
+        self._started.append(process)
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), READY_TIMEOUT_S)
+        except TimeoutError:
+            raise RunError(f"the {what} is not ready after {READY_TIMEOUT_S:.0f} s; see {log}") from None
+        text = line.decode(errors="replace").strip()
+        if not text.startswith(expected):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 5)
+            raise RunError(f"the {what} did not start: {_last_line(log) or text or 'it printed nothing'}")
+        return process, text
+
+    async def _start_workload(self, server: _Server) -> None:
+        launch = importlib.resources.files("eidolon_interposer") / "bin" / "launch"
+        if not launch.is_file():
+            raise RunError(f"this installation of eidolon is incomplete: {launch} is missing")
+        command = [str(launch), "--dir", str(server.directory)]
+        if self._spec.workload.launcher == "plain":
+            ranks = self._spec.workload.ranks_per_server
+            command += ["--ranks", str(ranks), "--first-rank", str(server.index * ranks)]
+        directory = self._spec.workload.working_dir
+        server.workload = await processes.start(
+            [*command, "--", *self._command],
+            env=workload_environment(self._spec, server.index, self._master_port, os.environ),
+            cwd=Path(directory) if directory else None,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._started.append(server.workload)
+        prefix = f"[server {server.index}] " if self._spec.servers > 1 else ""
+        for stream, error in ((server.workload.stdout, False), (server.workload.stderr, True)):
+            assert stream is not None
+            server.output.append(asyncio.create_task(self._console.follow(stream, error=error, prefix=prefix)))
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> Outcome:
+        failure = await self._wait_for_workloads()
+        codes = [processes.exit_code(server.workload.returncode or 0) for server in self._servers if server.workload]
+        code = next((code for code in codes if code), 0)
+        for server in self._servers:
+            # A grandchild that escaped may hold the pipe open: what it writes is not waited for.
+            await asyncio.wait(server.output, timeout=1.0)
+        if self._null_core:
+            return self._outcome(code)
+        services = [process for process in (*(server.agent for server in self._servers), self._core) if process]
+        ended = await self._within(DRAIN_TIMEOUT_S if failure is None else GRACE_S, *(p.wait() for p in services))
+        summary = _read_summary(self._out)
+        if summary is None and failure is None:
+            failure = self._lost("simulation core", self._core, self._out / "core.log")
+        if summary is not None and summary["state"] != "Succeeded":
+            failure = summary.get("reason") or failure or "the simulation failed"
+        elif failure is None and not ended:
+            failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
+        if summary is not None and summary["ranks"] == 0 and not self._interrupted:
+            environment = workload_environment(self._spec, 0, self._master_port, os.environ)
+            failure = diagnosis.no_rank(self._command, environment)
+        return self._outcome(code, summary, failure)
+
+    def _outcome(self, code: int, summary: Mapping[str, Any] | None = None, failure: str | None = None) -> Outcome:
+        if self._interrupted:
+            return Outcome(128 + self._interrupted, summary, f"ended by {self._interrupted.name}")
+        return Outcome(code or (1 if failure else 0), summary, failure)
+
+    async def _wait_for_workloads(self) -> str | None:
+        """Waits until all workloads have ended, ending the rest when one has failed. Returns why the run cannot go on
+        if it was one of our own processes that ended too early."""
+        workloads = {asyncio.create_task(s.workload.wait()): s for s in self._servers if s.workload}
+        services: dict[asyncio.Task[int], tuple[str, asyncio.subprocess.Process, Path]] = {}
+        if self._core is not None:
+            services[asyncio.create_task(self._core.wait())] = ("simulation core", self._core, self._out / "core.log")
+        agents = {}
+        for server in self._servers:
+            if server.agent is not None:
+                task = asyncio.create_task(server.agent.wait())
+                agents[task] = server
+                services[task] = (
+                    f"agent of server {server.index}",
+                    server.agent,
+                    self._out / f"agent-{server.index}.log",
+                )
+        failure: str | None = None
+        running = set(workloads)
+        hurry = asyncio.create_task(self._hurry.wait())
+        timeout: float | None = None
+        while running:
+            watched: set[asyncio.Task[Any]] = {*running, *services}
+            if not hurry.done():
+                watched.add(hurry)
+            done, _ = await asyncio.wait(watched, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            running -= done
+            for task in done & set(services):
+                what, process, log = services.pop(task)
+                orderly = process.returncode == 0 and (task not in agents or _ended(agents[task]))
+                if not orderly and failure is None:
+                    failure = self._lost(what, process, log)
+            failed = failure is not None or any(t.done() and t.result() != 0 for t in workloads)
+            if hurry.done() or (timeout is not None and not done):
+                for task in running:
+                    _kill_group(workloads[task].workload)
+            elif (failed or self._interrupted) and timeout is None:
+                timeout = GRACE_S
+                if not self._interrupted:
+                    asyncio.get_running_loop().call_later(GRACE_S / 2, self._terminate)
+        hurry.cancel()
+        return failure
+
+    def _terminate(self) -> None:
+        for server in self._servers:
+            _send(server.workload, signal.SIGTERM)
+
+    def _lost(self, what: str, process: asyncio.subprocess.Process | None, log: Path) -> str:
+        code = process.returncode if process else None
+        return f"the {what} ended too early (exit code {code}): {_last_line(log) or f'see {log}'}"
+
+    async def _within(self, timeout_s: float, *waiting: Awaitable[object]) -> bool:
+        """Whether all have ended within the time; a second Ctrl-C ends the patience too."""
+        everything: asyncio.Future[list[object]] = asyncio.gather(*waiting)
+        hurry = asyncio.create_task(self._hurry.wait())
+        watched: set[asyncio.Future[Any]] = {everything, hurry}
+        await asyncio.wait(watched, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if everything.done():
+            return True
+        everything.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await everything
+        return False
+
+    # -- progress ------------------------------------------------------------------------------------------------
+
+    async def _show_progress(self) -> None:
+        if not self._console.terminal:
+            return
+        async for step in _tail(self._out / "progress.jsonl"):
+            self._console.status(report.progress_line(step, self._spec.steps))
+
+
+async def _all(waiting: Iterator[Awaitable[None]]) -> None:
+    """Waits for all; the first error ends the wait. Starts in batches, so that 1,000 servers do not start at once."""
+    gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
+
+    async def gated(item: Awaitable[None]) -> None:
+        async with gate:
+            await item
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for item in waiting:
+                group.create_task(gated(item))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _tail(path: Path) -> AsyncIterator[Mapping[str, Any]]:
+    """The lines of a JSON-lines file as they are written."""
+    offset, pending = 0, b""
+    while True:
+        await asyncio.sleep(0.25)
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+            offset += len(data)
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+
+
+def workload_command(workload: Workload) -> list[str]:
+    """The command of one emulated server as it is handed to the launcher, its program resolved."""
+    command = list(workload.command)
+    if workload.launcher == "torchrun":
+        command = ["python", "-m", "torch.distributed.run", *command]
+    found = shutil.which(command[0], path=_search_path(dict(workload.env), os.environ))
+    if found is None:
+        reason = "is not executable" if Path(command[0]).is_file() else "is not found"
+        raise RunError(f"workload: {command[0]!r} {reason}", NOT_FOUND)
+    return [str(Path(found).absolute()), *command[1:]]
+
+
+def workload_environment(spec: Spec, server: int, master_port: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of the workload on one emulated server."""
+    ranks = spec.workload.ranks_per_server
+    own = dict(spec.workload.env)
+    environment = {
+        # All emulated servers share this machine's loopback and its host name, which may not resolve.
+        "GLOO_SOCKET_IFNAME": "lo",
+        # Output goes through a pipe: without this, a line would show when 8 KiB are full.
+        "PYTHONUNBUFFERED": "1",
+        **{key: value for key, value in inherited.items() if not key.startswith("EIDOLON_")},
+        "PET_NNODES": str(spec.servers),
+        "PET_NODE_RANK": str(server),
+        "PET_NPROC_PER_NODE": str(ranks),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(master_port),
+    }
+    if spec.workload.launcher == "plain":
+        # The launcher adds LOCAL_RANK and RANK to each of its processes.
+        environment |= {
+            "WORLD_SIZE": str(spec.world),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "GROUP_RANK": str(server),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(master_port),
+        }
+    return {**environment, **own, "PATH": _search_path(own, inherited)}
+
+
+def _search_path(own: Mapping[str, str], inherited: Mapping[str, str]) -> str:
+    """PATH of the workload.
+
+    ``.venv/bin/eidolon run -- torchrun train.py`` means the torch of ``.venv``, as if that environment were active: the
+    directory of our own Python comes first if it has a torch, unless the user has activated another environment or
+    gives a PATH. Else it comes last, and hides nothing.
+    """
+    given = own.get("PATH", inherited.get("PATH", os.defpath))
+    ours = str(Path(sys.executable).parent)
+    chosen = "PATH" in own or inherited.get("VIRTUAL_ENV") or inherited.get("CONDA_PREFIX")
+    first = not chosen and importlib.util.find_spec("torch") is not None
+    return os.pathsep.join([ours, given] if first else [given, ours])
+
+
+def _service_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith(("EIDOLON_", "LD_PRELOAD"))}
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", module]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _ended(server: _Server) -> bool:
+    return (server.directory / "exit").exists()
+
+
+def _send(process: asyncio.subprocess.Process | None, number: signal.Signals) -> None:
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+
+def _kill_group(process: asyncio.subprocess.Process | None) -> None:
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip().removeprefix("eidolon: ") for line in reversed(lines) if line.strip()), "")
+
+
+def _read_summary(out: Path) -> Mapping[str, Any] | None:
+    try:
+        summary: Mapping[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary

@@ -1,0 +1,117 @@
+"""From a spec to the plan: what the simulation core and the agents are told.
+
+A pure function. The plan is one JSON document with a section for each reader, so that the two need not know each other:
+``core`` for the simulation core; ``server`` for every agent, whose ``conf`` becomes the ``server.conf`` that the shims
+read. All catalogue look-ups happen here: who gets the plan needs no catalogue to emulate a device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from eidolon_operator.schema import Problem
+from eidolon_operator.spec import Spec, SpecError
+from eidolon_operator.units import format_bytes
+from eidolon_simcore import catalogue
+from eidolon_simcore.catalogue import Gpu
+
+#: Sizes of a rank's three rings. Records hold about 2 s of a host-bound rank, definitions its signatures and payloads.
+RING_RECORDS: Final = 1 << 16
+RING_DEFINITIONS_BYTES: Final = 4 << 20
+RING_INBOX_BYTES: Final = 4 << 20
+_RECORD_BYTES: Final = 32
+_RING_PAGES_BYTES: Final = 160 << 10  # header, reply slots and stream pages of abi.h, rounded up
+
+PAYLOAD_LIMIT_BYTES: Final = 64 << 10
+KNOWN_LIMIT_BYTES: Final = 1 << 20
+REPLY_TIMEOUT_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a run; ``document`` is what ``plan.json`` holds."""
+
+    spec: Spec
+    document: dict[str, Any]
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory of one rank."""
+        return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
+
+
+def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
+    """The plan of a spec. ``token`` is the shared secret of the run; by default a new one."""
+    gpu = _gpu(spec, source)
+    work, network = spec.workload, spec.network
+    memory_bytes = spec.gpu_memory_bytes or gpu.memory_bytes
+    context_bytes = spec.context_bytes if spec.context_bytes is not None else gpu.context_bytes
+    if context_bytes >= memory_bytes:
+        message = f"{format_bytes(memory_bytes)} does not hold the context of a process ({format_bytes(context_bytes)})"
+        raise SpecError(source, [Problem("spec.gpu.memory", f"{message}; see spec.gpu.contextMemory")])
+    document = {
+        "name": spec.name,
+        "core": {
+            "servers": spec.servers,
+            "gpus_per_server": spec.gpus_per_server,
+            "ranks_per_server": work.ranks_per_server,
+            "gpu": spec.gpu,
+            "gpu_memory_bytes": memory_bytes,
+            "host_cost": spec.host_cost,
+            "time_sync": spec.time_sync,
+            "steps": spec.steps,
+            "tokens_per_step": work.tokens_per_step,
+            "samples_per_step": work.samples_per_step,
+            "strict": spec.strict,
+            "unknown_limit": spec.unknown_limit,
+            "network": {
+                "inter_bytes_per_s": network.inter_bytes_per_s or gpu.nic_bytes_per_s,
+                "inter_latency_ns": network.inter_latency_ns,
+                "intra_bytes_per_s": network.intra_bytes_per_s,
+            },
+            "startup_timeout_s": spec.startup_timeout_s,
+            "token": token if token is not None else secrets.token_hex(16),
+        },
+        "server": {
+            "devices": spec.gpus_per_server,
+            "ranks": work.ranks_per_server,
+            "world": spec.world,
+            "gpu": spec.gpu,
+            "conf": {
+                "mode": "core",
+                "host_cost": spec.host_cost,
+                "devices": str(spec.gpus_per_server),
+                **gpu.server_conf(memory_bytes=memory_bytes, context_bytes=context_bytes),
+                "payload_limit": str(PAYLOAD_LIMIT_BYTES),
+                "known_limit": str(KNOWN_LIMIT_BYTES),
+                "reply_timeout_ms": str(REPLY_TIMEOUT_MS),
+                "ring.records": str(RING_RECORDS),
+                "ring.defs_bytes": str(RING_DEFINITIONS_BYTES),
+                "ring.inbox_bytes": str(RING_INBOX_BYTES),
+            },
+        },
+    }
+    return Plan(spec, document)
+
+
+def catalogue_lines() -> Iterator[str]:
+    """The GPU catalogue, one model a line."""
+    for name in catalogue.names():
+        gpu = catalogue.gpu(name)
+        yield f"{name:<16} {format_bytes(gpu.memory_bytes):>9}  sm_{gpu.cc.replace('.', '')}  {gpu.name}"
+
+
+def _gpu(spec: Spec, source: str) -> Gpu:
+    names = list(catalogue.names())
+    if spec.gpu not in names:
+        close = difflib.get_close_matches(spec.gpu, names, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        problem = Problem(
+            "spec.gpu.model", f"{spec.gpu!r} is not in the GPU catalogue; {hint}allowed: {', '.join(names)}"
+        )
+        raise SpecError(source, [problem])
+    return catalogue.gpu(spec.gpu)

@@ -1,0 +1,232 @@
+"""A ``SimulatedCluster`` as a value: read, defaulted, validated, quantities parsed.
+
+The schema is the CRD itself (package data, copied from ``crds/`` by the build), so that a file cannot mean one thing
+here and another in a cluster. What a structural schema cannot say (rules across fields, known GPU models) is checked
+here too; all problems of an object are reported at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from eidolon_operator import schema, units
+from eidolon_operator.schema import Problem
+
+API_VERSION: Final = "eidolon.dev/v1alpha1"
+KIND: Final = "SimulatedCluster"
+_NAME: Final = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+_NAME_MAX: Final = 51  # NAME-server-1023 stays within the 63 characters of a DNS label
+
+T = TypeVar("T")
+
+
+class SpecError(Exception):
+    """The object is not a valid ``SimulatedCluster``; each problem names a field."""
+
+    def __init__(self, source: str, problems: list[Problem]) -> None:
+        self.source = source
+        self.problems = problems
+        super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """None: what the catalogue says of the GPU."""
+
+    inter_bytes_per_s: int | None
+    inter_latency_ns: int
+    intra_bytes_per_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    command: tuple[str, ...]  #: command and args joined
+    env: tuple[tuple[str, str], ...]
+    launcher: str
+    ranks_per_server: int
+    image: str | None = None
+    working_dir: str | None = None
+    tokens_per_step: int | None = None
+    samples_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    name: str
+    servers: int
+    gpus_per_server: int
+    gpu: str
+    gpu_memory_bytes: int | None  #: None: what the catalogue says of the GPU; likewise the next
+    context_bytes: int | None
+    network: Network
+    workload: Workload
+    steps: int | None
+    time_sync: str
+    host_cost: str
+    strict: bool
+    unknown_limit: float
+    startup_timeout_s: int
+
+    @property
+    def world(self) -> int:
+        """Ranks over all servers."""
+        return self.servers * self.workload.ranks_per_server
+
+
+@functools.cache
+def crd() -> Mapping[str, Any]:
+    """The CustomResourceDefinition that this version was built with."""
+    text = (importlib.resources.files("eidolon_operator") / "crds" / "simulatedcluster.yaml").read_text("utf-8")
+    document: Mapping[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def object_schema() -> Mapping[str, Any]:
+    """The OpenAPI schema of the object, from the CRD."""
+    found: Mapping[str, Any] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def load(path: Path) -> Spec:
+    """The ``SimulatedCluster`` in a YAML file."""
+    return parse(read(path), source=str(path))
+
+
+def read(path: Path) -> Any:
+    """The one object in a YAML file, not yet validated."""
+    try:
+        documents = [document for document in yaml.safe_load_all(path.read_text("utf-8")) if document is not None]
+    except OSError as error:
+        raise SpecError(str(path), [Problem("file", error.strerror or str(error))]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(str(path), [Problem("file", f"is not YAML: {' '.join(str(error).split())}")]) from None
+    if len(documents) != 1:
+        raise SpecError(str(path), [Problem("file", f"holds {len(documents)} objects; allowed: one {KIND}")])
+    return documents[0]
+
+
+def parse(document: Any, *, source: str) -> Spec:
+    """The object as a :class:`Spec`; raises :class:`SpecError` with everything that is wrong with it."""
+    found = _identity_problems(document)
+    if not found:
+        document = schema.with_defaults(object_schema(), document)
+        found = list(schema.problems(object_schema(), document))
+    if found:
+        raise SpecError(source, found)
+
+    body = document["spec"]
+    quantity = _Quantities(body)
+    work = body["workload"]
+    command = (*work["command"], *work["args"])
+    ranks = work.get("ranksPerServer") or _torchrun_ranks(command, work["launcher"]) or body["gpusPerServer"]
+    if ranks > body["gpusPerServer"]:
+        quantity.problems.append(
+            Problem(
+                "spec.workload.ranksPerServer",
+                f"{ranks} ranks do not fit the {body['gpusPerServer']} GPUs of a server (spec.gpusPerServer): "
+                "each rank needs a device",
+            )
+        )
+    memory = quantity("gpu.memory", units.parse_size_bytes)
+    context = quantity("gpu.contextMemory", functools.partial(units.parse_size_bytes, least=0))
+    inter = quantity("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
+    latency = quantity("network.interServer.latency", units.parse_duration_ns)
+    intra = quantity("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
+    startup = quantity("startupTimeout", units.parse_duration_ns)
+    if quantity.problems:
+        raise SpecError(source, quantity.problems)
+    # For the type checker: the schema gives these a default.
+    assert latency is not None
+    assert startup is not None
+
+    return Spec(
+        name=document["metadata"]["name"],
+        servers=body["servers"],
+        gpus_per_server=body["gpusPerServer"],
+        gpu=body["gpu"]["model"],
+        gpu_memory_bytes=memory,
+        context_bytes=context,
+        network=Network(inter_bytes_per_s=inter, inter_latency_ns=latency, intra_bytes_per_s=intra),
+        workload=Workload(
+            command=command,
+            env=tuple((item["name"], item["value"]) for item in work["env"]),
+            launcher=work["launcher"],
+            ranks_per_server=ranks,
+            image=work.get("image"),
+            working_dir=work.get("workingDir"),
+            tokens_per_step=work.get("tokensPerStep"),
+            samples_per_step=work.get("samplesPerStep"),
+        ),
+        steps=body.get("steps"),
+        time_sync=body["timeSync"],
+        host_cost=body["cost"]["host"],
+        strict=body["cost"]["strict"],
+        unknown_limit=float(body["cost"]["unknownLimit"]),
+        startup_timeout_s=max(1, -(-startup // 10**9)),
+    )
+
+
+def _identity_problems(document: Any) -> list[Problem]:
+    """What apiVersion, kind and metadata say; without them the rest cannot be judged."""
+    if not isinstance(document, dict):
+        return [Problem("file", f"holds a {type(document).__name__}, not an object of kind {KIND}")]
+    found = [
+        Problem(key, f"{document.get(key)!r} is not {expected}")
+        for key, expected in (("apiVersion", API_VERSION), ("kind", KIND))
+        if document.get(key) != expected
+    ]
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str):
+        found.append(Problem("metadata.name", "is required"))
+    elif not _NAME.match(name) or len(name) > _NAME_MAX:
+        found.append(
+            Problem("metadata.name", f"{name!r} must match {_NAME.pattern} and have at most {_NAME_MAX} characters")
+        )
+    return found
+
+
+class _Quantities:
+    """Parses quantities of the object, collecting what is wrong with them."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.problems: list[Problem] = []
+        self._body = body
+
+    def __call__(self, path: str, parse_text: Callable[[str], T]) -> T | None:
+        value: Any = self._body
+        for key in path.split("."):
+            value = value.get(key)
+        if value is None:
+            return None
+        try:
+            return parse_text(value)
+        except ValueError as error:
+            self.problems.append(Problem(f"spec.{path}", str(error)))
+            return None
+
+
+def _torchrun_ranks(command: tuple[str, ...], launcher: str) -> int | None:
+    """The ranks per server that a torchrun command names itself; its own argument outdoes PET_NPROC_PER_NODE."""
+    start = next(
+        (i for i, word in enumerate(command) if Path(word).name == "torchrun" or word == "torch.distributed.run"), None
+    )
+    if launcher != "none" or start is None:
+        return None
+    words = iter(command[start + 1 :])
+    for word in words:
+        option, _, value = word.partition("=")
+        if option in ("--nproc-per-node", "--nproc_per_node"):
+            value = value or next(words, "")
+            return int(value) if value.isdecimal() and int(value) > 0 else None
+        if word in ("-m", "--module") or word.endswith(".py"):  # what follows belongs to the script
+            return None
+    return None

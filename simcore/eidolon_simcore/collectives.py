@@ -1,0 +1,330 @@
+"""Communicators and the matching of their calls.
+
+A communicator is made by ``kCommInit`` records, one of each member, whose "comm" signatures say id, rank and size.
+Its calls are matched by position: the nth call of every member is the same collective. Sends and receives are matched
+by the position in their pair and direction. Anything that does not fit ends the run with a :class:`CollectiveError`
+that names both sides: NCCL would hang or corrupt memory.
+
+A matched call is a collective of the engine (see :mod:`.network` for what it puts on the wire) and, where payloads are
+small, an exchange of bytes (:mod:`.payloads`): it happens as soon as every sender's bytes are here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eidolon_simcore import payloads
+from eidolon_simcore.costs import Signature
+from eidolon_simcore.engine.interface import Engine
+from eidolon_simcore.network import Network, Port
+
+HANDLES_KEPT = 20_000  #: descriptions of collectives kept for the report of who waits for whom
+
+
+class CollectiveError(Exception):
+    """Two members' calls contradict each other; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a communicator: the rank that made it and the device it is on."""
+
+    rank: int
+    port: Port
+
+
+@dataclass(slots=True)
+class Call:
+    """One member's call, as matched."""
+
+    rank: int
+    seq: int
+    payload: bool  #: its bytes are moved
+
+
+@dataclass(slots=True)
+class Communicator:
+    """Members by their rank in it; complete when all are there."""
+
+    id: int
+    name: str
+    size: int
+    handle: int
+    members: dict[int, Member] = field(default_factory=dict)
+    places: dict[tuple[int, Port], int] = field(default_factory=dict)
+    destroyed: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return len(self.members) == self.size
+
+    def missing(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank not in self.members]
+
+    def ports(self) -> list[Port]:
+        return [self.members[rank].port for rank in range(self.size)]
+
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self.members[rank].rank for rank in range(self.size))
+
+
+@dataclass(slots=True)
+class Group:
+    """Sends and receives of one rank's NCCL group: bytes by port and direction, and the matches in it."""
+
+    sent: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})  # inside the server?
+    received: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    matches: list[Match] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Match:
+    """A collective at one position: what it is, who has reached it."""
+
+    key: tuple[int, ...]
+    communicator: Communicator
+    signature: Signature
+    handle: int
+    size: int
+    source: int = 0  # p2p: the sender's rank in the communicator
+    target: int = 0
+    calls: dict[int, Call] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    closed: int = 0
+    first: str = ""  #: the first caller, for messages
+
+    @property
+    def pair(self) -> bool:
+        return self.signature.name in ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """Where bytes go. Ranks are told that bytes will come only if they are not here when the call is matched."""
+
+    deliver: Callable[[int, int, bytes], None]  #: (rank, sequence number of its record, bytes; empty: unknown)
+    awaited: Callable[[int, int], None]  #: (rank, sequence number)
+
+
+class Collectives:
+    """All communicators of a run."""
+
+    def __init__(self, engine: Engine, network: Network, receivers: Receivers) -> None:
+        self._engine = engine
+        self._network = network
+        self._receivers = receivers
+        self._communicators: dict[int, Communicator] = {}
+        self._matches: dict[tuple[int, ...], Match] = {}
+        self._payloads: dict[tuple[int, int], bytes] = {}
+        self._exchanges: dict[tuple[int, int], Match] = {}
+        self._described: OrderedDict[int, str] = OrderedDict()
+        self.device_ns = 0  #: time of all collectives on all members' devices, not counting waits
+
+    # ---- communicators --------------------------------------------------------------------------------------------
+
+    def join(self, rank: int, port: Port, signature: Signature) -> int:
+        """One member's ``kCommInit``; returns the handle of the collective that completes with the communicator."""
+        identity, at, size = (signature.get(key) for key in ("id", "rank", "size"))
+        found = self._communicators.get(identity)
+        if found is None:
+            found = Communicator(identity, signature.name, size, self._engine.reserve())
+            self._communicators[identity] = found
+            self._describe(found.handle, f"the making of communicator {_short(found.name)} of {size}")
+        if size != found.size or not 0 <= at < size:
+            where = f"communicator {_short(found.name)}"
+            raise CollectiveError(f"{where}: rank {rank} joins as {at} of {size}, others as members of {found.size}")
+        if at in found.members:
+            where, other = f"communicator {_short(found.name)}", found.members[at].rank
+            raise CollectiveError(f"{where}: rank {rank} joins as {at}, which rank {other} is already")
+        found.members[at] = Member(rank, port)
+        found.places[rank, port] = at
+        if found.complete:
+            self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
+        return found.handle
+
+    def leave(self, identity: int) -> None:
+        """One member's ``kCommDestroy``."""
+        found = self._communicators.get(identity)
+        if found is not None:
+            found.destroyed += 1
+            if found.destroyed == found.size:
+                del self._communicators[identity]
+
+    # ---- calls ----------------------------------------------------------------------------------------------------
+
+    def call(
+        self, rank: int, port: Port, seq: int, signature: Signature, position: int, payload: bool, group: Group
+    ) -> int:
+        """One member's call; returns the engine's handle. ``group``: the NCCL group it is in (its own if alone)."""
+        communicator = self._communicators.get(signature.get("comm"))
+        if communicator is None or not communicator.complete:
+            raise CollectiveError(
+                f"rank {rank} calls {signature.name} on a communicator that "
+                + ("does not exist" if communicator is None else "is not complete")
+            )
+        at = self._rank_in(communicator, rank, port)
+        if signature.name in ("send", "recv"):
+            return self._pair(communicator, at, rank, seq, signature, position, payload, group)
+        key = (communicator.id, position)
+        match = self._matches.get(key)
+        if match is None:
+            pattern = self._network.collective(
+                signature.name, signature.get("bytes"), communicator.ports(), signature.get("root")
+            )
+            handle = self._engine.collective(communicator.ranks(), pattern.latency_ns, pattern.flows)
+            self.device_ns += pattern.alone_ns * communicator.size
+            match = self._matches[key] = Match(key, communicator, signature, handle, communicator.size)
+            match.first = f"rank {rank}"
+            self._describe(handle, f"{signature.name}, call {position} of communicator {_short(communicator.name)}")
+        else:
+            self._compare(match, signature, position, rank, ("count", "dtype", "root", "redop"))
+        self._arrive(match, at, Call(rank, seq, payload))
+        return match.handle
+
+    def _pair(
+        self,
+        communicator: Communicator,
+        at: int,
+        rank: int,
+        seq: int,
+        signature: Signature,
+        position: int,
+        payload: bool,
+        group: Group,
+    ) -> int:
+        peer = signature.get("peer")
+        if not 0 <= peer < communicator.size:
+            where = f"communicator {_short(communicator.name)} of {communicator.size}"
+            raise CollectiveError(f"rank {rank}: {signature.name} with peer {peer} in {where}")
+        sends = signature.name == "send"
+        source, target = (at, peer) if sends else (peer, at)
+        key = (communicator.id, source, target, position)
+        match = self._matches.get(key)
+        if match is None:
+            match = Match(key, communicator, signature, self._engine.reserve(), 2, source, target)
+            match.first = f"rank {rank}"
+            self._matches[key] = match
+            ranks = communicator.members[source].rank, communicator.members[target].rank
+            text = f"transfer {position} from rank {ranks[0]} to rank {ranks[1]}"
+            self._describe(match.handle, f"{text} in communicator {_short(communicator.name)}")
+        else:
+            self._compare(match, signature, position, rank, ("bytes",))
+        inside = communicator.members[source].port.server == communicator.members[target].port.server
+        if source != target:
+            side = group.sent if sends else group.received
+            side[inside] += signature.get("bytes")
+        group.matches.append(match)
+        match.groups.append(group)
+        self._arrive(match, 0 if sends else 1, Call(rank, seq, payload))
+        return match.handle
+
+    def close(self, group: Group) -> None:
+        """The group has no further members: what both sides' groups carry is known."""
+        for match in group.matches:
+            match.closed += 1
+            if match.closed == 2:
+                self._define_pair(match)
+        group.matches.clear()
+
+    def _define_pair(self, match: Match) -> None:
+        ends = match.communicator.members[match.source], match.communicator.members[match.target]
+        inside = ends[0].port.server == ends[1].port.server
+        busiest = max(max(g.sent[inside], g.received[inside]) for g in match.groups)
+        pattern = self._network.pair(ends[0].port, ends[1].port, match.signature.get("bytes"), busiest)
+        self._engine.define(match.handle, (ends[0].rank, ends[1].rank), pattern.latency_ns, pattern.flows)
+        alone = self._network.pair(ends[0].port, ends[1].port, match.signature.get("bytes"))
+        self.device_ns += alone.alone_ns * 2
+
+    @staticmethod
+    def _rank_in(communicator: Communicator, rank: int, port: Port) -> int:
+        at = communicator.places.get((rank, port))
+        if at is None:
+            name = _short(communicator.name)
+            raise CollectiveError(f"rank {rank} is not a member of communicator {name} on device {port.device}")
+        return at
+
+    @staticmethod
+    def _compare(match: Match, signature: Signature, position: int, rank: int, keys: tuple[str, ...]) -> None:
+        same_op = match.pair or match.signature.name == signature.name
+        if same_op and all(match.signature.get(key) == signature.get(key) for key in keys):
+            return
+        where = f"communicator {_short(match.communicator.name)}, call {position}"
+        both = f"{match.first} calls {_text(match.signature)}, rank {rank} calls {_text(signature)}"
+        raise CollectiveError(f"{where}: {both}")
+
+    def _arrive(self, match: Match, at: int, call: Call) -> None:
+        if at in match.calls:
+            where = f"communicator {_short(match.communicator.name)}"
+            raise CollectiveError(f"{where}: rank {call.rank} makes the same call twice ({_text(match.signature)})")
+        match.calls[at] = call
+        if len(match.calls) == match.size:
+            del self._matches[match.key]
+            self._try_exchange(match)
+
+    # ---- payloads -------------------------------------------------------------------------------------------------
+
+    def payload(self, rank: int, seq: int, data: bytes) -> None:
+        """The bytes that a member's call sends; empty: it does not know them."""
+        self._payloads[rank, seq] = data
+        match = self._exchanges.pop((rank, seq), None)
+        if match is not None:
+            self._try_exchange(match)
+
+    def _try_exchange(self, match: Match) -> None:
+        op, root = match.signature.name, match.signature.get("root")
+        if match.pair:
+            op, root = "broadcast", 0  # the sender is call 0
+        receive = [at for at in payloads.receivers(op, match.size, root) if match.calls[at].payload]
+        if match.pair:
+            receive = [at for at in receive if at == 1]
+        send = [at for at in payloads.senders(op, match.size, root) if match.calls[at].payload]
+        for at in send:
+            call = match.calls[at]
+            if (call.rank, call.seq) not in self._payloads:
+                self._exchanges[call.rank, call.seq] = match
+                for to in receive:
+                    self._receivers.awaited(match.calls[to].rank, match.calls[to].seq)
+                return
+        sent: list[payloads.Bytes] = [None] * match.size
+        for at in send:
+            sent[at] = self._payloads.pop((match.calls[at].rank, match.calls[at].seq)) or None
+        if not receive:
+            return
+        results = payloads.exchange(op, sent, root, match.signature.get("dtype"), match.signature.get("redop"))
+        for at in receive:
+            call = match.calls[at]
+            self._receivers.deliver(call.rank, call.seq, results[at] or b"")
+
+    # ---- who waits ------------------------------------------------------------------------------------------------
+
+    def describe(self, handle: int) -> str:
+        """What a handle of the engine stands for."""
+        return self._described.get(handle, f"collective {handle}")
+
+    def waiting_for_members(self) -> list[str]:
+        """Communicators that some rank waits for, and who is missing."""
+        return [
+            f"communicator {_short(c.name)} lacks its ranks {', '.join(map(str, c.missing()))} of {c.size}"
+            for c in self._communicators.values()
+            if not c.complete
+        ]
+
+    def _describe(self, handle: int, text: str) -> None:
+        self._described[handle] = text
+        if len(self._described) > HANDLES_KEPT:
+            self._described.popitem(last=False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 24 else f"{name[:16]}...{name[-6:]}"
+
+
+def _text(s: Signature) -> str:
+    parts = [f"count {s.get('count')}", payloads.dtype_name(s.get("dtype"))]
+    if s.name in ("broadcast", "reduce", "gather", "scatter"):
+        parts.append(f"root {s.get('root')}")
+    if s.name in ("all_reduce", "reduce", "reduce_scatter"):
+        parts.append(f"operation {s.get('redop')}")
+    return f"{s.name}({', '.join(parts)})"

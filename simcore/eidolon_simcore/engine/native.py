@@ -1,0 +1,130 @@
+"""The engine in C++ (``simcore/native``) behind :class:`~eidolon_simcore.engine.interface.NetworkEngine`.
+
+Nothing is decided here: columns go through as bytes, tuples come back as dataclasses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
+from eidolon_simcore.engine.interface import (
+    LAUNCH_QUEUE,
+    OPERATION,
+    SPAN,
+    Answer,
+    Blocked,
+    Flow,
+    Jump,
+    Mark,
+    Rates,
+)
+
+
+class NativeEngine:
+    """See the module's docstring.
+
+    Args:
+        optimistic: answer with what is known and correct later, instead of waiting until an answer is final.
+        expected_ranks: the horizon stays at 0 until so many ranks were added.
+        launch_queue: launches that a host may be ahead of a device; 0: any number.
+        keep_all: drop nothing until every rank has ended (to hold a run with a horizon against one without).
+    """
+
+    def __init__(
+        self,
+        *,
+        optimistic: bool = False,
+        expected_ranks: int = 0,
+        launch_queue: int = LAUNCH_QUEUE,
+        keep_all: bool = False,
+    ) -> None:
+        self._engine = _engine.Engine(
+            optimistic=optimistic, keep_all=keep_all, expected_ranks=expected_ranks, launch_depth=launch_queue
+        )
+        self._patterns: dict[tuple[Flow, ...], int] = {}
+
+    def add_rank(self, rank: int) -> None:
+        self._engine.add_rank(rank)
+
+    def add_lane(self, rank: int, lane: int, device: int) -> None:
+        self._engine.add_lane(rank, lane, device)
+
+    def end_rank(self, rank: int) -> None:
+        self._engine.end_rank(rank)
+
+    def link(self, bytes_per_s: int, latency_ns: int = 0) -> int:
+        return int(self._engine.link(bytes_per_s, latency_ns))
+
+    def pattern(self, flows: tuple[Flow, ...]) -> int:
+        known = self._patterns.get(flows)
+        if known is None:
+            known = self._patterns[flows] = self._engine.pattern(
+                [flow.route for flow in flows], [flow.bytes for flow in flows], [flow.weight for flow in flows]
+            )
+        return known
+
+    def rates(self, classes: tuple[Rates, ...]) -> int:
+        return int(self._engine.rates([(c.alone, c.with_collective, c.with_lane, c.with_both) for c in classes]))
+
+    def set_rates(self, rank: int, table: int) -> None:
+        self._engine.set_rates(rank, table)
+
+    def reserve(self) -> int:
+        return int(self._engine.reserve())
+
+    def define(self, handle: int, participants: tuple[int, ...], latency_ns: int, flows: tuple[Flow, ...]) -> None:
+        self._engine.define(handle, participants, latency_ns, self.pattern(flows))
+
+    def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
+        self._engine.define(handle, participants, latency_ns, pattern)
+
+    def collective(self, participants: tuple[int, ...], latency_ns: int, flows: tuple[Flow, ...]) -> int:
+        handle = self.reserve()
+        self.define(handle, participants, latency_ns, flows)
+        return handle
+
+    def ingest(self, rank: int, operations: NDArray[np.void]) -> None:
+        if operations.dtype != OPERATION:
+            raise ValueError("operations are not of dtype OPERATION")
+        if len(operations):
+            self._engine.ingest(rank, np.ascontiguousarray(operations).view(np.uint8))
+
+    def answers(self) -> list[Answer]:
+        return [Answer(*answer) for answer in self._engine.answers()]
+
+    def clock(self, rank: int) -> int:
+        return int(self._engine.clock(rank))
+
+    def horizon(self) -> int:
+        return int(self._engine.horizon())
+
+    def spans(self, rank: int) -> NDArray[np.void]:
+        spans: NDArray[np.void] = self._engine.spans(rank).view(SPAN)
+        return spans
+
+    def timeline(self) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        ranks, spans = self._engine.timeline()
+        return ranks, spans.view(SPAN)
+
+    def marks(self) -> list[Mark]:
+        return [Mark(*mark) for mark in self._engine.marks()]
+
+    def jumps(self) -> list[Jump]:
+        return [Jump(*jump) for jump in self._engine.jumps()]
+
+    def blocked(self) -> list[Blocked]:
+        return [Blocked(*blocked) for blocked in self._engine.blocked()]
+
+    def deadlocked(self) -> bool:
+        return bool(self._engine.deadlocked())
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._engine.counters())
+
+    def snapshot(self) -> bytes:
+        return bytes(self._engine.snapshot())
+
+    def restore(self, state: bytes) -> None:
+        self._engine.restore(state)

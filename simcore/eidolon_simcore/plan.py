@@ -1,0 +1,113 @@
+"""The core's section of ``plan.json``, checked: a :class:`PlanError` names the field and what is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eidolon_simcore import catalogue
+from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.network import NetworkSettings
+
+
+class PlanError(Exception):
+    """The plan cannot be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the core is to simulate."""
+
+    servers: int
+    gpus_per_server: int
+    ranks_per_server: int
+    gpu: Gpu
+    gpu_memory_bytes: int
+    host_cost: str
+    time_sync: str
+    steps: int | None
+    tokens_per_step: int | None
+    samples_per_step: int | None
+    strict: bool
+    unknown_limit: float
+    network: NetworkSettings
+    startup_timeout_s: float
+    token: str
+    stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
+    idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
+    left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
+    reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
+
+
+def read(path: Path) -> Plan:
+    """The plan in a file."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise PlanError(f"{path}: not JSON: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("core"), dict):
+        raise PlanError(f"{path}: no section 'core'")
+    return parse(document["core"])
+
+
+def parse(core: Mapping[str, Any]) -> Plan:
+    """The plan in the document's section ``core``."""
+    try:
+        gpu = catalogue.gpu(_get(core, "gpu", str))
+    except ValueError as error:
+        raise PlanError(f"core.gpu: {error}") from error
+    network = _get(core, "network", dict)
+    extra = {
+        name: float(core[name])
+        for name in ("stuck_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
+        if core.get(name) is not None
+    }
+    return Plan(
+        servers=_positive(core, "servers"),
+        gpus_per_server=_positive(core, "gpus_per_server"),
+        ranks_per_server=_positive(core, "ranks_per_server"),
+        gpu=gpu,
+        gpu_memory_bytes=_positive(core, "gpu_memory_bytes", gpu.memory_bytes),
+        host_cost=_choice(core, "host_cost", ("table", "measured")),
+        time_sync=_choice(core, "time_sync", ("conservative", "optimistic")),
+        steps=_positive(core, "steps") if core.get("steps") is not None else None,
+        tokens_per_step=_positive(core, "tokens_per_step") if core.get("tokens_per_step") is not None else None,
+        samples_per_step=_positive(core, "samples_per_step") if core.get("samples_per_step") is not None else None,
+        strict=bool(core.get("strict", False)),
+        unknown_limit=float(core.get("unknown_limit", 1.0)),
+        network=NetworkSettings(
+            inter_bytes_per_s=_positive(network, "inter_bytes_per_s", gpu.nic_bytes_per_s),
+            inter_latency_ns=_get(network, "inter_latency_ns", int, 2_000),
+            intra_bytes_per_s=network.get("intra_bytes_per_s"),
+        ),
+        startup_timeout_s=float(core.get("startup_timeout_s", 300)),
+        token=_get(core, "token", str, ""),
+        **extra,
+    )
+
+
+def _get(section: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    value = section.get(name)
+    value = default if value is None else value
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise PlanError(f"core.{name}: {value!r} is not of type {kind.__name__}")
+    return value
+
+
+def _positive(section: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value: int = _get(section, name, int, default)
+    if value <= 0:
+        raise PlanError(f"core.{name}: {value} is not positive")
+    return value
+
+
+def _choice(section: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
+    value: str = _get(section, name, str, allowed[0])
+    if value not in allowed:
+        raise PlanError(f"core.{name}: {value!r}: {', '.join(allowed)} are allowed")
+    return value

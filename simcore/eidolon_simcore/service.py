@@ -1,0 +1,162 @@
+"""The gRPC service: streams on one side, one simulation thread on the other.
+
+Every stream has a thread that reads it and one that writes it (gRPC's own); they do nothing but pass messages. All
+state belongs to the thread that runs :meth:`Service.run`: it takes everything that has arrived, hands it to the
+:class:`~eidolon_simcore.simulation.Simulation`, and lets it answer once for the whole round. A blocking request is on
+its way back a fraction of a millisecond after it came.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
+from eidolon_simcore.simulation import CLOCKS_EVERY_S, RejectedError, Simulation
+
+MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; larger ones are refused by gRPC with RESOURCE_EXHAUSTED
+ROUND = 1_000  #: messages of one round at most, so that answers do not wait for a flood
+
+
+class _Stream:
+    """One connected agent, as the simulation thread sees it."""
+
+    def __init__(self) -> None:
+        self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
+        self.server: int | None = None  # after hello
+        self.over = False
+
+    def send(self, message: pb.CoreMessage) -> None:
+        self.out.put(message)
+
+    def end(self, error: RejectedError | None = None) -> None:
+        if not self.over:
+            self.over = True
+            self.out.put(error)
+
+
+class Service(pb_grpc.SimulationServicer):
+    """Serves one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | None]] = queue.SimpleQueue()
+        self._streams: set[_Stream] = set()
+        # threads are made as streams need them; there may be a few more streams than servers while one reconnects
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 16, thread_name_prefix="stream"),
+            options=[
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ],
+        )
+        pb_grpc.add_SimulationServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+
+    def listen(self, address: str) -> str:
+        """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""
+        host = address.rpartition(":")[0]
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        if not port:
+            raise OSError(f"cannot listen on {address}")
+        self._server.start()
+        return f"{host}:{port}"
+
+    def cancel(self) -> None:
+        """From any thread or signal handler: end the run."""
+        self._inbox.put((None, None))
+
+    # ---- gRPC's threads -------------------------------------------------------------------------------------------
+
+    def Connect(  # noqa: N802 (the name is the protocol's)
+        self, request_iterator: Iterator[pb.AgentMessage], context: grpc.ServicerContext
+    ) -> Iterator[pb.CoreMessage]:
+        stream = _Stream()
+
+        def read() -> None:
+            try:
+                for message in request_iterator:
+                    self._inbox.put((stream, message))
+            except grpc.RpcError:
+                pass  # the stream broke: told below like an orderly end
+            except Exception:
+                if context.is_active():
+                    raise
+            finally:
+                self._inbox.put((stream, None))
+
+        threading.Thread(target=read, name="stream-reader", daemon=True).start()
+        context.add_callback(lambda: stream.out.put(None))
+        while True:
+            message = stream.out.get()
+            if message is None:
+                return
+            if isinstance(message, RejectedError):
+                context.abort(getattr(grpc.StatusCode, message.status), str(message))
+            yield message
+
+    # ---- the simulation thread ------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs the simulation to its end and writes the summary."""
+        simulation = self._simulation
+        while not simulation.finished(time.monotonic()):
+            self._round(simulation)
+            simulation.tick(time.monotonic())
+        simulation.finish(time.monotonic())
+        for stream in self._streams:
+            stream.end()
+        self._server.stop(grace=1.0).wait()
+
+    def _round(self, simulation: Simulation) -> None:
+        try:
+            item: Any = self._inbox.get(timeout=CLOCKS_EVERY_S)
+        except queue.Empty:
+            return
+        for _ in range(ROUND):
+            self._take(simulation, *item)
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+        else:
+            self._take(simulation, *item)
+        simulation.advance(time.monotonic())
+
+    def _take(self, simulation: Simulation, stream: _Stream | None, message: pb.AgentMessage | None) -> None:
+        now = time.monotonic()
+        if stream is None:
+            simulation.cancel(now)
+            return
+        if message is None:
+            self._streams.discard(stream)
+            stream.end()
+            if stream.server is not None:
+                simulation.closed(stream.server, now)
+            return
+        if stream.over:
+            return
+        try:
+            if stream.server is not None:
+                simulation.message(stream.server, message, now)
+                if message.HasField("goodbye"):
+                    stream.end()
+            elif message.HasField("hello"):
+                stream.server = simulation.hello(message.hello, stream.send, now)
+                self._streams.add(stream)
+            else:
+                raise RejectedError("FAILED_PRECONDITION", "a stream begins with hello")  # noqa: TRY301
+        except RejectedError as error:
+            stream.end(error)

@@ -1,0 +1,410 @@
+"""One rank's session: its event records, as they come, become operations of the engine.
+
+Columns all the way: kinds are mapped by a table, costs are taken from arrays indexed by signature and call, and only
+what needs a decision (collectives, marks, memory) is looked at record by record. Records that cost nothing but host
+time are folded into the next operation, so the engine sees a fraction of them.
+
+What arrives is checked before it is used: a batch that is not as ``simulation.proto`` says raises
+:class:`InvalidBatchError`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eidolon_simcore import hostcost
+from eidolon_simcore.collectives import Collectives, Group
+from eidolon_simcore.costs import SOURCES, CostModel, Signature
+from eidolon_simcore.engine.interface import OPERATION, Answer, Engine, Flag, Op
+from eidolon_simcore.memory import MemoryView
+from eidolon_simcore.network import Port
+from eidolon_simcore.records import (
+    DEPENDENT,
+    LAUNCHES,
+    MOVES,
+    NOTED,
+    ON_STREAM,
+    OPERATIONS,
+    POLLS,
+    RECORD,
+    WORKS,
+    Kind,
+    RecordFlag,
+)
+from eidolon_simcore.steps import Steps
+
+MAX_SIGNATURES = 100_000  #: of a rank
+CALL_IDS = 1_024  #: signatures of API calls have ids below this
+_MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
+_COMM_LANES = 0xFFFF_0000  #: lanes on which communicators are made, on a device of their own
+_COMM_DEVICE = 0xFFFF
+_KINDS = max(Kind) + 1
+
+
+# plain numbers: looking up members of an enum costs more than the arithmetic on a small batch
+_ASK, _MORE, _NO_HOST = np.uint8(Flag.ASK), np.uint8(Flag.GROUP_MORE), np.uint8(Flag.NO_HOST)
+_BACKGROUND, _HOSTLESS = np.uint8(Flag.BACKGROUND), np.uint8(Flag.NO_HOST | Flag.BACKGROUND)
+_FOREGROUND, _BLOCKING = np.uint8(RecordFlag.FOREGROUND), np.uint8(RecordFlag.BLOCKING)
+_GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN_GRAPH)
+_AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
+_HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
+_K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
+_K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
+
+
+class InvalidBatchError(Exception):
+    """A batch that breaks the contract; the message says how."""
+
+
+@dataclass(slots=True)
+class Labels:
+    """Names of spans, shared by all ranks: what an operation was called and where its cost came from."""
+
+    names: list[str] = field(default_factory=lambda: [""])
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted over all ranks for the summary."""
+
+    source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
+    reads: dict[str, list[int]] = field(default_factory=dict)  #: by site: count, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What sessions share."""
+
+    engine: Engine
+    costs: CostModel
+    collectives: Collectives
+    memory: MemoryView
+    steps: Steps
+    labels: Labels
+    tally: Tally
+    measured_host: bool
+
+
+class Session:
+    """The state of one connected rank. ``reply`` sends an answer: (seq, thread, clock, value)."""
+
+    def __init__(self, world: World, rank: int, server: int, number: int, reply: Callable[..., None]) -> None:
+        self.rank = rank
+        self.server = server
+        self.number = number
+        self.left = False
+        self.idle = False  # all its foreground threads sleep outside our calls
+        self.next_seq = 0
+        self._world = world
+        self._reply = reply
+        self._signatures: dict[int, Signature] = {}
+        self._base = np.zeros(CALL_IDS, np.int64)
+        self._per_byte = np.zeros(CALL_IDS, np.float64)
+        self._label = np.zeros(CALL_IDS, np.uint32)
+        self._source = np.zeros(CALL_IDS, np.uint8)
+        self._known = np.zeros(CALL_IDS, bool)
+        self._known[0] = True
+        self._host = np.zeros(CALL_IDS, np.int64)
+        self._call_label = np.zeros(CALL_IDS, np.uint32)
+        self._lanes: set[int] = set()
+        self._communicators = 0
+        self._group: Group | None = None
+        self._waiting: dict[int, tuple[int, int]] = {}  # seq -> thread, kind
+        self._awaiting: dict[int, int | None] = {}  # collectives whose bytes are on their way: seq -> end if known
+        self._held: list[tuple[Answer, int, int]] = []
+        self._last: dict[int, tuple[int, int, int]] = {}  # thread -> seq, clock, value of its last answer
+
+    # ---- definitions ----------------------------------------------------------------------------------------------
+
+    def define(self, number: int, signature: Signature) -> None:
+        """A signature, before any record that names it. Defining one again (after a reconnect) changes nothing."""
+        if number <= 0 or number >= _MAX_ID:
+            raise InvalidBatchError(f"signature id {number} is out of range")
+        if signature.kind == "call" and number >= CALL_IDS:
+            raise InvalidBatchError(f"call {signature.name!r} has id {number}, which is not below {CALL_IDS}")
+        if number in self._signatures:
+            return
+        if len(self._signatures) >= MAX_SIGNATURES:
+            raise InvalidBatchError(f"more than {MAX_SIGNATURES} signatures of one rank")
+        self._signatures[number] = signature
+        if number >= len(self._known):
+            self._grow(number)
+        self._known[number] = True
+        if signature.kind == "call":
+            self._host[number] = hostcost.call_ns(signature.name)
+            self._call_label[number] = self._world.labels.number(signature.name)
+            return
+        if signature.kind in ("kernel", "gemm", "conv", "attention", "library", "copy", "set"):
+            cost = self._world.costs.cost(signature, self._signatures.get(signature.get("op")))
+            self._base[number] = cost.base_ns
+            self._per_byte[number] = cost.ns_per_byte
+            self._source[number] = SOURCES.index(cost.source)
+        self._label[number] = self._world.labels.number(f"{signature.kind} {signature.name}")
+
+    def _grow(self, number: int) -> None:
+        size = max(number + 1, 2 * len(self._known))
+        for name in ("_base", "_per_byte", "_label", "_source", "_known"):
+            old = getattr(self, name)
+            new = np.zeros(size, old.dtype)
+            new[: len(old)] = old
+            setattr(self, name, new)
+
+    # ---- records --------------------------------------------------------------------------------------------------
+
+    def ingest(self, first_seq: int, count: int, data: bytes, payloads: Sequence[tuple[int, bytes]] = ()) -> bool:
+        """A batch of records; what the core already has is dropped. True if the rank itself does something in it: not
+        only threads that watch."""
+        if self.left:
+            raise InvalidBatchError("records of a rank that has left")
+        if len(data) != count * RECORD.itemsize:
+            raise InvalidBatchError(f"{len(data)} bytes for {count} records of {RECORD.itemsize}")
+        if first_seq > self.next_seq:
+            raise InvalidBatchError(f"record {first_seq} follows record {self.next_seq - 1}")
+        records = np.frombuffer(data, RECORD)[self.next_seq - first_seq :]
+        for seq, payload in payloads:
+            self._world.collectives.payload(self.rank, seq, payload)
+        if not len(records):
+            return bool(payloads)
+        begin = self.next_seq
+        seqs = np.arange(begin, begin + len(records), dtype=np.uint64)
+        self._check(records, seqs)
+        self.next_seq = begin + len(records)
+        self._ensure_lanes(records)
+        self._world.engine.ingest(self.rank, self._operations(records, seqs))
+        last = records["kind"][np.flatnonzero(MOVES[records["kind"]])]
+        self.idle = bool(last[-1] == _K_IDLE) if len(last) else self.idle
+        acts = (records["flags"] & _FOREGROUND != 0) | MOVES[records["kind"]]
+        return bool(acts.any())
+
+    def _check(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> None:
+        if (records["seq"] != (seqs & 0xFFFF_FFFF)).any():
+            raise InvalidBatchError(f"sequence numbers do not follow {int(seqs[0])}")
+        if (records["kind"] >= _KINDS).any():
+            raise InvalidBatchError(f"unknown kind {int(records['kind'].max())}")
+        signatures = records["sig"]
+        if int(signatures.max()) >= len(self._known) or not self._known[signatures].all():
+            bad = next(int(s) for s in signatures if s >= len(self._known) or not self._known[s])
+            raise InvalidBatchError(f"signature {bad} was never defined")
+        calls = records["call"]
+        if int(calls.max()) >= CALL_IDS or not self._known[calls].all():
+            raise InvalidBatchError("a call that was never defined")
+
+    def _ensure_lanes(self, records: NDArray[Any]) -> None:
+        used = records[ON_STREAM[records["kind"]]]
+        if not len(used):
+            return
+        streams, first = np.unique(used["stream"], return_index=True)
+        for stream, at in zip(streams.tolist(), first.tolist(), strict=True):
+            if stream not in self._lanes:
+                if stream >= _COMM_LANES:
+                    raise InvalidBatchError(f"stream id {stream}")
+                self._lanes.add(stream)
+                self._world.engine.add_lane(self.rank, stream, int(used["device"][at]))
+
+    def _operations(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> NDArray[Any]:
+        """The batch as operations: mapped, noted, folded."""
+        kinds, flags, signatures = records["kind"], records["flags"], records["sig"]
+        out = np.zeros(len(records), OPERATION)
+        out["seq"] = seqs
+        out["op"] = OPERATIONS[kinds]
+        out["lane"] = records["stream"]
+        out["value"] = records["value"]
+        hostless = self._flags(out, kinds, flags)
+        out["host_ns"] = self._host_ns(records, kinds, hostless)
+        work = WORKS[kinds]
+        if work.any():
+            signature = signatures[work]
+            extra = np.rint(self._per_byte[signature] * records["value"][work].astype(np.float64))
+            duration = self._base[signature] + extra.astype(np.int64)
+            out["work_ns"][work] = duration
+            out["label"][work] = self._label[signature]
+            by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
+            for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
+                self._world.tally.source_ns[source] += int(ns)
+        blocks = out["op"] >= _SYNC_LANE
+        out["label"][blocks] = self._call_label[records["call"][blocks]]
+        device = kinds == _K_SYNC_DEVICE
+        out["value"][device] = records["device"][device]
+        asks = np.flatnonzero(out["flags"] & _ASK)
+        for i in asks.tolist():
+            self._waiting[int(seqs[i])] = (int(records["thread"][i]), int(kinds[i]))
+        made = self._note(records, seqs, out)
+        out = _fold(out)
+        return _insert_syncs(out, made) if made else out
+
+    def _flags(self, out: NDArray[Any], kinds: NDArray[Any], flags: NDArray[Any]) -> NDArray[np.bool_]:
+        """Sets the engine's flags; returns which operations have no host node of their own."""
+        moves = MOVES[kinds]  # written by a monitor, but about the host lane
+        background = (flags & _FOREGROUND == 0) & ~moves
+        graph = flags & _IN_GRAPH != 0
+        ask = ((flags & _BLOCKING != 0) | (kinds == _K_CALLBACK)) & ~moves
+        more = (kinds == _K_COLLECTIVE) & (flags & _GROUP_MORE != 0)
+        out["flags"] = ask * _ASK | more * _MORE | graph * _NO_HOST | background * _BACKGROUND
+        hostless: NDArray[np.bool_] = graph | background
+        return hostless
+
+    def _host_ns(self, records: NDArray[Any], kinds: NDArray[Any], hostless: NDArray[np.bool_]) -> NDArray[np.int64]:
+        if self._world.measured_host:
+            host = np.rint(records["host_ns"] * hostcost.MEASURED_FACTOR).astype(np.int64)
+        else:
+            host = self._host[records["call"]]
+        host = np.where(POLLS[kinds], np.maximum(host, hostcost.POLL_NS), host)
+        sleeps = kinds == _K_SLEEP
+        if sleeps.any():
+            host = np.where(sleeps, host + np.minimum(records["value"], np.uint64(1 << 62)).astype(np.int64), host)
+        host[hostless | MOVES[kinds]] = 0
+        return host
+
+    # ---- records looked at one by one -----------------------------------------------------------------------------
+
+    def _note(self, records: NDArray[Any], seqs: NDArray[np.uint64], out: NDArray[Any]) -> list[tuple[int, bool]]:
+        """Handles the kinds that need a decision. Returns (seq, asked) of the communicators that are made."""
+        kinds = records["kind"]
+        launches = np.cumsum(LAUNCHES[kinds] & (records["flags"] & _AUTOGRAD != 0))
+        counted = 0
+        made: list[tuple[int, bool]] = []
+        noted = NOTED[kinds] | ((kinds == _K_HOST) & (records["sig"] != 0))
+        for i in np.flatnonzero(noted).tolist():
+            record, seq, kind = records[i], int(seqs[i]), int(kinds[i])
+            signature = self._signatures.get(int(record["sig"]), _NONE)
+            value = int(record["value"])
+            port = Port(self.server, int(record["device"]))
+            if kind == Kind.COLLECTIVE:
+                payload = bool(record["flags"] & _PAYLOAD)
+                out["value"][i] = self._collective(signature, port, seq, value, payload, bool(out["flags"][i] & _MORE))
+                out["label"][i] = self._label[int(record["sig"])]
+            elif kind == Kind.COMM_INIT:
+                out["value"][i] = self._world.collectives.join(self.rank, port, signature)
+                out["lane"][i] = _COMM_LANES + self._communicators
+                out["label"][i] = self._call_label[int(record["call"])]
+                self._world.engine.add_lane(self.rank, _COMM_LANES + self._communicators, _COMM_DEVICE)
+                self._communicators += 1
+                made.append((seq, bool(out["flags"][i] & _ASK)))
+                out["flags"][i] &= ~_ASK
+            elif kind == Kind.COMM_DESTROY:
+                self._world.collectives.leave(value)
+            elif kind == Kind.MARK:
+                out["value"][i] = 0
+                if signature.name == "step":
+                    out["op"][i] = Op.MARK
+                    self._world.steps.launched(self.rank, int(launches[i]) - counted)
+                    counted = int(launches[i])
+                    self._world.steps.mark(self.rank, seq, self._world.memory.interval(self.rank))
+            elif kind == Kind.MEMORY:
+                self._world.memory.update(self.rank, port, value)
+            elif kind == Kind.OUT_OF_MEMORY:
+                self._world.memory.refused(port, value, self._world.steps.present(self.rank))
+            elif kind == Kind.UNMODELLED:
+                self._world.tally.unmodelled[self.rank, signature.name] = value
+            elif kind == Kind.UNKNOWN_READ:
+                seen = self._world.tally.reads.setdefault(self._site(signature), [0, 0])
+                seen[0] += 1
+                seen[1] += value
+            elif signature.kind == "mark":
+                self._world.steps.report(self.rank, signature.name, signature.get("value", value))
+        self._world.steps.launched(self.rank, int(launches[-1]) - counted)
+        return made
+
+    def _site(self, signature: Signature) -> str:
+        operator = self._signatures.get(signature.get("op"))
+        return signature.name if operator is None else f"{signature.name} ({operator.name})"
+
+    def _collective(self, signature: Signature, port: Port, seq: int, position: int, payload: bool, more: bool) -> int:
+        if signature.kind != "collective":
+            raise InvalidBatchError(f"record {seq}: a collective whose signature is of kind {signature.kind!r}")
+        group = self._group or Group()
+        handle = self._world.collectives.call(self.rank, port, seq, signature, position, payload, group)
+        self._group = group if more else None
+        if not more:
+            self._world.collectives.close(group)
+        return handle
+
+    # ---- answers --------------------------------------------------------------------------------------------------
+
+    def answer(self, answer: Answer) -> None:
+        """Sends an answer, unless bytes that it may depend on are still on their way."""
+        thread, kind = self._waiting.pop(answer.seq, (-1, 0))
+        if thread < 0:
+            return
+        if kind in DEPENDENT and self._depends(answer):
+            self._held.append((answer, thread, kind))
+        else:
+            self._send(answer, thread)
+
+    def _depends(self, answer: Answer) -> bool:
+        return any(end is not None and end <= answer.clock_ns for end in self._awaiting.values())
+
+    def _send(self, answer: Answer, thread: int) -> None:
+        self._last[thread] = (answer.seq, answer.clock_ns, answer.value)
+        self._reply(answer.seq, thread, answer.clock_ns, answer.value)
+
+    def repeat_answers(self) -> None:
+        """Sends each thread's last answer again: the agent has come back and may have lost it."""
+        for thread, (seq, clock, value) in self._last.items():
+            self._reply(seq, thread, clock, value)
+
+    def awaited(self, seq: int) -> None:
+        """The collective ``seq`` is matched, but the bytes it brings are not known to the core yet."""
+        self._awaiting.setdefault(seq, None)
+
+    def ended(self, seq: int, end_ns: int) -> None:
+        """The collective ``seq`` ended."""
+        if seq in self._awaiting:
+            self._awaiting[seq] = end_ns
+
+    @property
+    def awaits(self) -> bool:
+        return bool(self._awaiting)
+
+    def delivered(self, seq: int) -> None:
+        """The bytes of collective ``seq`` are on the way to the rank."""
+        if seq in self._awaiting:
+            del self._awaiting[seq]
+            held, self._held = self._held, []
+            for answer, thread, kind in held:
+                if self._depends(answer):
+                    self._held.append((answer, thread, kind))
+                else:
+                    self._send(answer, thread)
+
+
+_NONE = Signature("", "", {})
+
+
+def _fold(out: NDArray[Any]) -> NDArray[Any]:
+    """Drops records that cost only host time; the next operation on the host lane takes over their cost."""
+    op, flags = out["op"], out["flags"]
+    hostless = flags & _HOSTLESS != 0
+    keep = (op != _HOST) | (flags & _ASK != 0)
+    keep[-1] = True
+    keep[:-1] |= keep[1:] & hostless[1:]  # what is issued together with the operation before it needs that one
+    if keep.all():
+        return out
+    total = np.cumsum(out["host_ns"])
+    out = out[keep]
+    carries = (out["op"] == _HOST) & (out["flags"] & _ASK == 0)
+    out["flags"][carries] = 0
+    out["host_ns"] = np.diff(total[keep], prepend=0)
+    return out
+
+
+def _insert_syncs(out: NDArray[Any], made: list[tuple[int, bool]]) -> NDArray[Any]:
+    """Behind the collective that makes a communicator, where it blocks, the host waits for it."""
+    asked = [seq for seq, ask in made if ask]
+    at = np.flatnonzero(np.isin(out["seq"], asked))
+    syncs = out[at].copy()
+    syncs["op"], syncs["flags"], syncs["host_ns"] = _SYNC_LANE, _ASK, 0
+    return np.insert(out, at + 1, syncs)

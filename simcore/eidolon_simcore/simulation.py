@@ -1,0 +1,441 @@
+"""A run, from the first hello to the summary. One thread calls it; it knows messages, but not how they travel.
+
+:class:`Simulation` takes the messages of servers' streams, keeps the sessions of their ranks, and asks the engine
+what has become known after every round of messages. What goes back is handed to each server's ``send``. It also
+decides when the run is over: when every server has said goodbye, when the steps asked for are final, or when
+something went wrong:
+
+* a server did not connect or a rank did not join within the startup timeout (the message names who is missing);
+* a stream broke and its server did not come back;
+* a server's workload ended with an exit code other than 0;
+* calls contradict each other, or a batch breaks the contract;
+* nobody can go on: every rank waits for a collective that somebody has not reached, and nothing has arrived for a
+  while.
+
+So a run ends in a stated condition, and never hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
+from eidolon_simcore.costs import CostModel, Signature
+from eidolon_simcore.engine.interface import Blocked, Engine, Op
+from eidolon_simcore.memory import MemoryView
+from eidolon_simcore.network import Network
+from eidolon_simcore.plan import Plan
+from eidolon_simcore.report import Report, shares
+from eidolon_simcore.session import InvalidBatchError, Labels, Session, Tally, World
+from eidolon_simcore.steps import Steps
+
+CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
+DRAIN_S = 10.0  #: how long servers may take to say goodbye once the run is over
+MAX_SESSIONS = 4_096  #: of one server
+
+Send = Callable[[pb.CoreMessage], None]
+
+
+class RejectedError(Exception):
+    """A message that ends its stream; ``status`` is the name of a gRPC status code."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Server:
+    """One emulated server: its present stream, its sessions, how it ended."""
+
+    index: int
+    send: Send | None = None
+    sessions: dict[int, Session] = field(default_factory=dict)
+    lost_at: float | None = None
+    exit_code: int | None = None
+
+
+class Simulation:
+    """See the module's docstring. ``now`` arguments are seconds of a monotonic clock."""
+
+    def __init__(
+        self, plan: Plan, engine: Engine, report: Report, *, version: str, now: float, shared_links: bool = False
+    ) -> None:
+        self.plan = plan
+        self._engine = engine
+        self._report = report
+        self._version = version
+        self._servers = {index: Server(index) for index in range(plan.servers)}
+        self._sessions: dict[int, Session] = {}  # by rank
+        self._memory, self._steps, self._tally, self._labels = MemoryView(), Steps(), Tally(), Labels()
+        network = Network(engine, plan.gpu, plan.network, shared_links=shared_links)
+        self._collectives = Collectives(engine, network, Receivers(self._deliver, self._awaited))
+        costs = CostModel(plan.gpu)
+        measured = plan.host_cost == "measured"
+        parts = (engine, costs, self._collectives, self._memory, self._steps, self._labels, self._tally)
+        self._world = World(*parts, measured)
+        self._known_ranks: set[int] = set()
+        self._expected_world = 1
+        self._replies: dict[tuple[int, int], list[pb.Reply]] = {}
+        self._touched: set[int] = set()
+        self._published: dict[int, int] = {}
+        self._waits: dict[int, list[int]] = {}  # label -> count, ns
+        self._virtual_ns = 0
+        self._began = self._active_at = now
+        self._joined_at: float | None = None
+        self._clocks_at = now
+        self.state: str | None = None  # None while the run goes on
+        self.reason = ""
+        self._over_at: float | None = None
+
+    # ---- servers --------------------------------------------------------------------------------------------------
+
+    def hello(self, hello: pb.Hello, send: Send, now: float) -> int:
+        """A server's first message; returns its index. Raises :class:`RejectedError`."""
+        if hello.protocol != 1:
+            theirs = f"protocol {hello.protocol} of eidolon {hello.version}"
+            raise RejectedError("FAILED_PRECONDITION", f"{theirs} does not fit protocol 1 of eidolon {self._version}")
+        if hello.token != self.plan.token:
+            raise RejectedError("UNAUTHENTICATED", "the token is not that of this run")
+        server = self._servers.get(hello.server)
+        if server is None:
+            raise RejectedError("INVALID_ARGUMENT", f"server {hello.server} of a run with {self.plan.servers}")
+        if server.send is not None:
+            raise RejectedError("ALREADY_EXISTS", f"server {hello.server} is connected already")
+        if server.exit_code is not None:
+            raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has said goodbye")
+        if hello.devices != self.plan.gpus_per_server or hello.gpu != self.plan.gpu.key:
+            theirs, ours = f"{hello.devices} x {hello.gpu}", f"{self.plan.gpus_per_server} x {self.plan.gpu.key}"
+            raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has {theirs}, the run has {ours}")
+        server.send, server.lost_at = send, None
+        self._active_at = now
+        connected = sum(s.send is not None for s in self._servers.values())
+        send(pb.CoreMessage(welcome=pb.Welcome(protocol=1, version=self._version, servers_connected=connected)))
+        if self.state is not None:
+            self._stop(server)
+        return server.index
+
+    def closed(self, index: int, now: float) -> None:
+        """A server's stream is gone."""
+        server = self._servers[index]
+        server.send = None
+        if server.exit_code is None:
+            server.lost_at = now
+
+    def message(self, index: int, message: pb.AgentMessage, now: float) -> None:
+        """Any further message of a connected server. One that is wrong ends the run (:class:`RejectedError`)."""
+        server = self._servers[index]
+        try:
+            match message.WhichOneof("message"):
+                case "joined":
+                    self._join(server, message.joined, now)
+                case "batch":
+                    self._batch(server, message.batch, now)
+                case "left":
+                    self._leave(self._session(server, message.left.session), message.left.records)
+                case "goodbye":
+                    self._goodbye(server, message.goodbye, now)
+                case other:
+                    raise RejectedError("INVALID_ARGUMENT", f"unexpected message {other}")
+        except InvalidBatchError as error:
+            text = f"server {index}: {error}"
+            self.fail(text, now)
+            raise RejectedError("INVALID_ARGUMENT", text) from error
+        except (CollectiveError, ValueError) as error:
+            self.fail(str(error), now)
+
+    def _join(self, server: Server, joined: pb.RankJoined, now: float) -> None:
+        self._active_at = now
+        known = server.sessions.get(joined.session)
+        if known is not None:  # the agent was restarted or reconnected
+            known.repeat_answers()
+            return
+        if not 0 < joined.session <= MAX_SESSIONS:
+            raise InvalidBatchError(f"session {joined.session}")
+        rank = self._number(server, joined)
+        if rank not in self._known_ranks:
+            self._add_rank(rank)
+        if joined.world > self._expected_world and joined.rank >= 0:
+            if joined.world > self.plan.servers * self.plan.ranks_per_server:
+                planned = self.plan.servers * self.plan.ranks_per_server
+                self.fail(f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {planned} ranks", now)
+                return
+            self._expected_world = joined.world
+            for other in range(joined.world):
+                if other not in self._known_ranks:
+                    self._add_rank(other)
+        self._steps.expect(self._expected_world)
+        self._steps.join(rank)
+        key = (server.index, joined.session)
+
+        def reply(seq: int, thread: int, clock: int, value: int) -> None:
+            self._replies.setdefault(key, []).append(pb.Reply(seq=seq, thread=thread, clock_ns=clock, value=value))
+
+        session = Session(self._world, rank, server.index, joined.session, reply)
+        server.sessions[joined.session] = self._sessions[rank] = session
+        self._joined_at = self._joined_at or now
+
+    def _number(self, server: Server, joined: pb.RankJoined) -> int:
+        """RANK of the environment, else by order of joining; a number that is taken gets the next beyond the world."""
+        rank = joined.rank if joined.rank >= 0 else server.index * self.plan.ranks_per_server + joined.session - 1
+        if rank in self._sessions or rank >= 1 << 20:
+            rank = max(self.plan.servers * self.plan.ranks_per_server, max(self._known_ranks, default=-1) + 1)
+        return rank
+
+    def _add_rank(self, rank: int) -> None:
+        self._known_ranks.add(rank)
+        self._engine.add_rank(rank)
+
+    def _batch(self, server: Server, batch: pb.EventBatch, now: float) -> None:
+        session = self._session(server, batch.session)
+        for s in batch.signatures:
+            session.define(s.id, Signature(s.kind, s.name, dict(s.attributes)))
+        payloads = [(payload.seq, payload.data) for payload in batch.payloads]
+        self._touched.add(session.rank)
+        if session.ingest(batch.first_seq, batch.count, batch.records, payloads):
+            self._active_at = now
+
+    @staticmethod
+    def _session(server: Server, number: int) -> Session:
+        session = server.sessions.get(number)
+        if session is None:
+            raise InvalidBatchError(f"session {number} has not joined")
+        return session
+
+    def _leave(self, session: Session, records: int) -> None:
+        if session.left:
+            return
+        if records > session.next_seq:
+            raise InvalidBatchError(
+                f"rank {session.rank} left after {records} records, of which {session.next_seq} came"
+            )
+        session.left = True
+        self._engine.end_rank(session.rank)
+        self._steps.leave(session.rank)
+        self._memory.left(session.rank)
+
+    def _goodbye(self, server: Server, goodbye: pb.Goodbye, now: float) -> None:
+        server.exit_code = goodbye.exit_code
+        for session in server.sessions.values():
+            self._leave(session, 0)
+        for rank in range(server.index * self.plan.ranks_per_server, (server.index + 1) * self.plan.ranks_per_server):
+            if rank in self._known_ranks and rank not in self._sessions:
+                self._engine.end_rank(rank)  # it will not come any more
+        if goodbye.exit_code and self.state is None:
+            text = goodbye.reason or "the workload failed"
+            self.fail(f"server {server.index}: exit code {goodbye.exit_code}: {text}", now, stop=False)
+
+    # ---- rounds ---------------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """After a round of messages: everything that has become known goes out."""
+        try:
+            answers = self._engine.answers()
+        except ValueError as error:
+            self.fail(str(error), now)
+            answers = []
+        touched = self._touched | {answer.rank for answer in answers}
+        self._touched = set()
+        for rank in touched:
+            self._take_spans(rank)
+        for answer in answers:
+            session = self._sessions.get(answer.rank)
+            if session is not None:
+                session.answer(answer)
+        self._send_replies()
+        for mark in self._engine.marks():
+            self._steps.ended(mark)
+        self._final_steps(now)
+
+    def _take_spans(self, rank: int) -> None:
+        spans = self._engine.spans(rank)
+        if not len(spans):
+            return
+        self._virtual_ns = max(self._virtual_ns, int(spans["end_ns"].max()))
+        op = spans["op"]
+        session = self._sessions.get(rank)
+        if session is not None and session.awaits:
+            for span in spans[op == Op.COLLECTIVE]:
+                session.ended(int(span["seq"]), int(span["end_ns"]))
+        waits = spans[((op >= Op.SYNC_LANE) & (op <= Op.SYNC_DEVICE)) | (op == Op.RESUME)]
+        if not len(waits):
+            return
+        labels = np.where(waits["op"] == Op.RESUME, self._labels.number("idle"), waits["label"])
+        lengths = waits["end_ns"] - waits["start_ns"]
+        for label, ns in zip(labels.tolist(), lengths.tolist(), strict=True):
+            entry = self._waits.setdefault(label, [0, 0])
+            entry[0] += 1
+            entry[1] += ns
+
+    def _send_replies(self) -> None:
+        replies, self._replies = self._replies, {}
+        for (index, session), batch in replies.items():
+            send = self._servers[index].send
+            if send is not None:
+                send(pb.CoreMessage(replies=pb.ReplyBatch(session=session, replies=batch)))
+
+    def _deliver(self, rank: int, seq: int, data: bytes) -> None:
+        session = self._sessions[rank]
+        send = self._servers[session.server].send
+        if send is not None:
+            self._send_replies()  # in order: what was answered before the bytes came
+            send(pb.CoreMessage(payload=pb.Payload(session=session.number, seq=seq, data=data)))
+        session.delivered(seq)
+
+    def _awaited(self, rank: int, seq: int) -> None:
+        self._sessions[rank].awaited(seq)
+
+    def _final_steps(self, now: float) -> None:
+        for step in self._steps.final():
+            if self.plan.steps is not None and len(self._report.steps) >= self.plan.steps:
+                return
+            self._report.step(step)
+            if self.plan.steps is not None and step.index >= self.plan.steps and self.state is None:
+                self._end("Succeeded", f"{step.index} steps are done", now)
+
+    # ---- time -----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """At least every 10 ms: clocks, timeouts. Makes the run end if it cannot go on."""
+        if now - self._clocks_at >= CLOCKS_EVERY_S:
+            self._clocks_at = now
+            self._publish()
+        if self.state is None:
+            self._check_startup(now)
+            self._check_streams(now)
+            self._check_stuck(now)
+
+    def _publish(self) -> None:
+        for server in self._servers.values():
+            if server.send is None:
+                continue
+            sessions, clocks = [], []
+            for session in server.sessions.values():
+                if session.left:
+                    continue
+                clock = self._engine.clock(session.rank)
+                if self._published.get(session.rank) != clock:
+                    self._published[session.rank] = clock
+                    sessions.append(session.number)
+                    clocks.append(clock)
+            if sessions:
+                server.send(pb.CoreMessage(clocks=pb.Clocks(sessions=sessions, clock_ns=clocks)))
+
+    def _check_startup(self, now: float) -> None:
+        limit = self.plan.startup_timeout_s
+        absent = [
+            s.index for s in self._servers.values() if s.send is None and s.lost_at is None and s.exit_code is None
+        ]
+        if absent and now - self._began > limit:
+            self.fail(f"server {_list(absent)} did not connect within {limit:g} s", now)
+        elif self._joined_at is not None and now - self._joined_at > limit:
+            absent = sorted(
+                rank for rank in range(self._expected_world) if rank in self._known_ranks - set(self._sessions)
+            )
+            if absent:
+                self.fail(
+                    f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first", now
+                )
+
+    def _check_streams(self, now: float) -> None:
+        for server in self._servers.values():
+            if server.lost_at is not None and now - server.lost_at > self.plan.reconnect_timeout_s:
+                self.fail(f"server {server.index}: its agent went away without saying goodbye", now)
+                return
+
+    def _check_stuck(self, now: float) -> None:
+        quiet = now - self._active_at
+        if quiet < min(self.plan.stuck_timeout_s, self.plan.left_timeout_s):
+            return
+        live = {rank for rank, session in self._sessions.items() if not session.left}
+        waiting = [rank for rank in self._known_ranks if rank not in self._sessions and rank < self._expected_world]
+        if not live or waiting:
+            return  # ranks that have yet to start are the startup timeout's business
+        blocked = self._engine.blocked()
+        waits = {b.rank for b in blocked}
+        if not waits or not live <= waits | self._idle():
+            return
+        gone = all(b.missing and not live & set(b.missing) for b in blocked)
+        limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
+        if quiet >= (limit if live <= waits else self.plan.idle_timeout_s):
+            self.fail(self._who_waits(blocked), now)
+
+    def _idle(self) -> set[int]:
+        return {rank for rank, session in self._sessions.items() if session.idle}
+
+    def _who_waits(self, blocked: list[Blocked]) -> str:
+        parts = []
+        for b in sorted(blocked, key=lambda b: (b.rank, b.collective))[:16]:
+            text = f"rank {b.rank} waits in {self._collectives.describe(b.collective)}"
+            left = [rank for rank in b.missing if (s := self._sessions.get(rank)) is not None and s.left]
+            if b.missing:
+                text += f" for rank {_list(list(b.missing))}" + (f" (rank {_list(left)} has left)" if left else "")
+            parts.append(text)
+        parts += self._collectives.waiting_for_members()
+        return "no rank can go on: " + "; ".join(parts)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def fail(self, reason: str, now: float, *, stop: bool = True) -> None:
+        """The run has failed; only the first reason counts. ``stop`` False lets other servers end by themselves."""
+        if self.state is None:
+            self._end("Failed", " ".join(reason.split()), now, stop=stop)
+
+    def cancel(self, now: float) -> None:
+        """Somebody asked the core to end."""
+        self.fail("the simulation core was asked to stop", now)
+
+    def _end(self, state: str, reason: str, now: float, *, stop: bool = True) -> None:
+        self.state, self.reason, self._over_at = state, reason, now
+        self._send_replies()
+        if stop:
+            for server in self._servers.values():
+                self._stop(server)
+
+    def _stop(self, server: Server) -> None:
+        if server.send is not None:
+            failed = self.state == "Failed"
+            server.send(pb.CoreMessage(stop=pb.Stop(session=0, failed=failed, reason=self.reason)))
+
+    def finished(self, now: float) -> bool:
+        """True once every server has said goodbye, or had its time to after the run was over."""
+        waiting = [s for s in self._servers.values() if s.exit_code is None]
+        if not waiting:
+            return True
+        if self._over_at is None:
+            return False
+        return now - self._over_at > DRAIN_S or all(s.send is None for s in waiting)
+
+    def finish(self, now: float) -> None:
+        """Writes the summary."""
+        self.advance(now)
+        self._tally.source_ns["roofline"] += self._collectives.device_ns
+        share = shares(self._tally.source_ns).get("unknown", 0.0)
+        if share > self.plan.unknown_limit:
+            text = f"{share:.0%} of the device time has no known cost (limit {self.plan.unknown_limit:.0%})"
+            if self.plan.strict and self.state in (None, "Succeeded"):
+                self.state, self.reason = "Failed", text
+            elif not self.reason:
+                self.reason = text
+        clocks = [self._engine.clock(rank) for rank in self._sessions]
+        end: dict[str, Any] = {
+            "state": self.state or "Succeeded",
+            "reason": self.reason,
+            "ranks": len(self._sessions),
+            "step_counts": {str(rank): count for rank, count in self._steps.counts().items()},
+            "engine": self._engine.counters(),
+            "virtual_ns": max([self._virtual_ns, *clocks]),
+            "wall_s": round(now - self._began, 3),
+        }
+        waits = {self._labels.names[label] or "unknown": (n, ns) for label, (n, ns) in self._waits.items()}
+        self._report.finish(end, self._memory, self._tally, waits)
+
+
+def _list(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:16]))
+    return shown if len(numbers) <= 16 else f"{shown} and {len(numbers) - 16} more"

@@ -1,0 +1,182 @@
+// The Python side of the engine: module `_engine`, wrapped by engine/native.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include "engine.h"
+#include "schedule.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace eidolon {
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Times = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T> nb::object as_array(std::vector<T> values) {
+  auto *owner = new std::vector<T>(std::move(values));
+  nb::capsule capsule(owner, [](void *pointer) noexcept { delete static_cast<std::vector<T> *>(pointer); });
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(owner->data(), {owner->size()}, capsule));
+  } else {
+    return nb::cast(nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(reinterpret_cast<std::uint8_t *>(owner->data()),
+                                                                      {owner->size() * sizeof(T)}, capsule));
+  }
+}
+
+std::span<const Operation> operations_of(const Bytes &bytes) {
+  if (bytes.size() % sizeof(Operation) != 0 || reinterpret_cast<std::uintptr_t>(bytes.data()) % 8 != 0) {
+    throw std::invalid_argument("operations are whole records, aligned to 8 bytes");
+  }
+  return {reinterpret_cast<const Operation *>(bytes.data()), bytes.size() / sizeof(Operation)};
+}
+
+void bind_engine(nb::module_ &module) {
+  nb::class_<Engine>(module, "Engine")
+      .def(
+          "__init__",
+          [](Engine *self, bool optimistic, bool keep_all, std::uint32_t expected_ranks, std::uint32_t launch_depth) {
+            new (self) Engine(EngineSettings{optimistic, keep_all, expected_ranks, launch_depth});
+          },
+          "optimistic"_a, "keep_all"_a, "expected_ranks"_a, "launch_depth"_a)
+      .def("add_rank", &Engine::add_rank)
+      .def("add_lane", &Engine::add_lane)
+      .def("end_rank", &Engine::end_rank)
+      .def("link", &Engine::add_link)
+      .def("rates",
+           [](Engine &self, const std::vector<std::vector<std::int64_t>> &classes) {
+             RateTable table;
+             for (const auto &row : classes) {
+               if (row.size() != 4) {
+                 throw std::invalid_argument("a class has four rates");
+               }
+               table.classes.push_back({row[0], row[1], row[2], row[3]});
+             }
+             return self.add_rates(std::move(table));
+           })
+      .def("set_rates", &Engine::set_rates)
+      .def("pattern",
+           [](Engine &self, const std::vector<std::vector<std::uint32_t>> &routes,
+              const std::vector<std::uint64_t> &bytes, const std::vector<std::uint32_t> &weights) {
+             if (routes.size() != bytes.size() || routes.size() != weights.size()) {
+               throw std::invalid_argument("routes, bytes and weights are of one length");
+             }
+             std::vector<FlowSpec> flows;
+             for (std::size_t i = 0; i < routes.size(); ++i) {
+               flows.push_back({routes[i], bytes[i], weights[i]});
+             }
+             return self.add_pattern(flows);
+           })
+      .def("reserve", &Engine::reserve)
+      .def("define", &Engine::define)
+      .def("ingest",
+           [](Engine &self, std::uint32_t rank, const Bytes &bytes) { self.ingest(rank, operations_of(bytes)); })
+      .def("answers",
+           [](Engine &self) {
+             nb::list result;
+             for (const Answer &answer : self.answers()) {
+               result.append(nb::make_tuple(answer.rank, answer.seq, answer.clock, answer.value));
+             }
+             return result;
+           })
+      .def("clock", &Engine::clock)
+      .def("horizon", &Engine::horizon)
+      .def("spans", [](Engine &self, std::uint32_t rank) { return as_array(self.spans(rank)); })
+      .def("timeline",
+           [](Engine &self) {
+             std::vector<std::int64_t> ranks;
+             std::vector<Span> spans;
+             for (auto &[rank, span] : self.timeline()) {
+               ranks.push_back(rank);
+               spans.push_back(span);
+             }
+             return nb::make_tuple(as_array(std::move(ranks)), as_array(std::move(spans)));
+           })
+      .def("marks",
+           [](Engine &self) {
+             nb::list result;
+             for (const Mark &mark : self.marks()) {
+               result.append(nb::make_tuple(mark.rank, mark.seq, mark.issue, mark.end));
+             }
+             return result;
+           })
+      .def("jumps",
+           [](Engine &self) {
+             nb::list result;
+             for (const Jump &jump : self.jumps()) {
+               result.append(nb::make_tuple(jump.rank, jump.seq, jump.time));
+             }
+             return result;
+           })
+      .def("blocked",
+           [](Engine &self) {
+             nb::list result;
+             for (const Blocked &blocked : self.blocked()) {
+               result.append(
+                   nb::make_tuple(blocked.rank, blocked.seq, blocked.collective, nb::tuple(nb::cast(blocked.missing))));
+             }
+             return result;
+           })
+      .def("deadlocked", &Engine::deadlocked)
+      .def("counters", &Engine::counters)
+      .def("snapshot",
+           [](Engine &self) {
+             const std::string bytes = self.snapshot();
+             return nb::bytes(bytes.data(), bytes.size());
+           })
+      .def("restore", [](Engine &self, const nb::bytes &bytes) { self.restore({bytes.c_str(), bytes.size()}); });
+}
+
+void bind_network(nb::module_ &module) {
+  nb::class_<Schedule>(module, "Network")
+      .def(nb::init<bool>(), "journal"_a)
+      .def("link", [](Schedule &self, std::uint64_t bytes_per_s) { return self.network().add_link(bytes_per_s); })
+      .def("route",
+           [](Schedule &self, const std::vector<std::uint32_t> &links) { return self.network().add_route(links); })
+      .def("add",
+           [](Schedule &self, const Times &starts, const Times &routes, const Times &bytes, const Times &weights) {
+             if (starts.size() != routes.size() || starts.size() != bytes.size() || starts.size() != weights.size()) {
+               throw std::invalid_argument("columns are of one length");
+             }
+             for (std::size_t i = 0; i < starts.size(); ++i) {
+               self.add(starts.data()[i], static_cast<std::uint32_t>(routes.data()[i]),
+                        static_cast<std::uint32_t>(weights.data()[i]), static_cast<std::uint64_t>(bytes.data()[i]));
+             }
+           })
+      .def("advance", [](Schedule &self, Time limit) { self.advance(limit); })
+      .def("forget", [](Schedule &self, Time time) { self.network().forget(time); })
+      .def("ends",
+           [](Schedule &self) { return as_array(std::vector<std::int64_t>(self.ends().begin(), self.ends().end())); })
+      .def("consistent", [](Schedule &self) { return self.network().consistent(); })
+      .def("counters", [](Schedule &self) {
+        const Network::Counters &counters = self.network().counters();
+        return std::unordered_map<std::string, std::uint64_t>{{"flows", counters.flows},
+                                                              {"flows_active", counters.active},
+                                                              {"rates_changed", counters.rerated},
+                                                              {"changes_undone", counters.undone},
+                                                              {"rollbacks", self.rollbacks()},
+                                                              {"links_solved", self.network().links_solved()},
+                                                              {"live_bytes", self.network().live_bytes()}};
+      });
+}
+
+} // namespace
+
+NB_MODULE(_engine, module) {
+  module.doc() = "The engine of the simulation core: lanes of work and flows to virtual times.";
+  module.attr("NEVER") = kNever;
+  bind_engine(module);
+  bind_network(module);
+}
+
+} // namespace eidolon

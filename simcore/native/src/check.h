@@ -1,0 +1,17 @@
+// Invariants, asserted where EIDOLON_CHECKS is defined (debug and sanitizer builds). A broken one throws: nothing that
+// the engine says after it is to be believed, but a test can say which program broke it.
+#pragma once
+
+#ifdef EIDOLON_CHECKS
+#include <stdexcept>
+#include <string>
+#define EIDOLON_CHECK(condition, text)                                                                                 \
+  do {                                                                                                                 \
+    if (!(condition)) {                                                                                                \
+      throw std::logic_error(std::string("invariant broken: ") + (text) + " (" #condition "), " + __FILE__ + ":" +     \
+                             std::to_string(__LINE__));                                                                \
+    }                                                                                                                  \
+  } while (false)
+#else
+#define EIDOLON_CHECK(condition, text) static_cast<void>(0)
+#endif

@@ -1,0 +1,219 @@
+// The engine: ranks and the network in one virtual time.
+//
+// Ranks are evaluated ahead of the simulation's present where nothing can disturb them (rank.h); what ties them
+// together is simulated in order of time: the agenda holds what begins (collectives, their flows), the network what
+// ends, coupled ranks their next event. At one instant everything that happens is taken to its fixed point before time
+// goes on and before shares are solved; so the order among simultaneous events is no matter, and the outcome is a
+// function of the ranks' operations alone.
+//
+// How far it goes is the answer mode. *Conservative*: up to the least time at which a running rank may still act, so
+// nothing is ever undone. *Optimistic*: as far as it takes to answer; what arrives in the simulated past is collected,
+// and when a time is next asked for, one `cut` takes the whole engine back to the earliest of it. A cut to t leaves the
+// state at the end of t: the network from its journal, ranks that took part in something undone from their own history;
+// others keep theirs. Then time goes on as ever, which re-times all that depends on it, through streams, events,
+// collectives, device rates, host lanes and other ranks.
+//
+// The horizon is the least time at which any rank may still act, or at which something is still to happen. What ended
+// up to it is final.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "arithmetic.h"
+#include "containers.h"
+#include "network.h"
+#include "rank.h"
+#include "rates.h"
+#include "records.h"
+
+namespace eidolon {
+
+struct EngineSettings {
+  bool optimistic = false;
+  bool keep_all = false;             // no horizon until every rank has ended: nothing is dropped (tests)
+  std::uint32_t expected_ranks = 0;  // the horizon stays 0 until so many are known
+  std::uint32_t launch_depth = 1024; // 0: unlimited
+};
+
+struct FlowSpec {
+  std::vector<std::uint32_t> route;
+  std::uint64_t bytes = 0;
+  std::uint32_t weight = 1;
+};
+
+class Engine {
+public:
+  explicit Engine(EngineSettings settings);
+
+  void add_rank(std::uint32_t rank);
+  void add_lane(std::uint32_t rank, std::uint32_t lane, std::uint32_t device);
+  void end_rank(std::uint32_t rank);
+  std::uint32_t add_link(std::uint64_t bytes_per_s, Time latency);
+  std::uint16_t add_rates(RateTable table);
+  void set_rates(std::uint32_t rank, std::uint16_t table);
+  std::uint32_t add_pattern(const std::vector<FlowSpec> &flows);
+  // A collective whose participants `define` will name, at the latest before the last of them sends its operation.
+  std::uint64_t reserve();
+  void define(std::uint64_t handle, std::vector<std::uint32_t> participants, Time latency, std::uint32_t pattern);
+  void ingest(std::uint32_t rank, std::span<const Operation> operations);
+
+  std::vector<Answer> answers();
+  Time clock(std::uint32_t rank);
+  Time horizon();
+  std::vector<Span> spans(std::uint32_t rank);
+  // Final spans of all ranks since the last call (of either kind), in order of time.
+  std::vector<std::pair<std::uint32_t, Span>> timeline();
+  std::vector<Mark> marks();
+  std::vector<Jump> jumps();
+  std::vector<Blocked> blocked();
+  // Every rank that has not ended waits for a collective that nobody can complete.
+  bool deadlocked();
+  std::unordered_map<std::string, std::uint64_t> counters();
+
+  std::string snapshot();
+  void restore(std::string_view bytes);
+
+private:
+  struct Join {
+    std::uint64_t group = 0;
+    std::uint32_t rank = 0; // index
+    std::uint32_t member = 0;
+    Time reach = 0;
+  };
+  struct Collective {
+    std::vector<std::uint32_t> participants; // sorted rank numbers
+    std::vector<std::uint8_t> announced;     // by participant: an operation of its joins
+    std::vector<std::uint32_t> early;        // joined before it was defined
+    std::vector<Join> joins;
+    Time latency = 0;
+    Time start = kNever; // the last participant's reach
+    Time end = kNever;
+    std::uint64_t left = 0; // flows without an end
+    std::uint32_t pattern = 0;
+    std::uint32_t batches = 0; // started
+    std::uint32_t version = 0; // of its entries in the agenda
+    std::uint32_t generation = 0;
+    bool begun = false;
+    bool live = false;
+    bool defined = false;
+
+    template <typename Archive> void archive(Archive &ar) {
+      ar(participants, announced, early, joins, latency, start, end, left, pattern, batches, version, generation, begun,
+         live, defined);
+    }
+  };
+  // Flows that start together, `offset` after the collective's latency.
+  struct Batch {
+    Time offset = 0;
+    std::vector<std::uint32_t> routes;
+    std::vector<std::uint32_t> weights;
+    std::vector<std::uint32_t> counts; // of equal flows
+    std::vector<std::uint64_t> bytes;
+    std::uint64_t instant = 0; // flows that end when they start
+
+    template <typename Archive> void archive(Archive &ar) { ar(offset, routes, weights, counts, bytes, instant); }
+  };
+  struct Pattern {
+    std::vector<Batch> batches;
+    std::uint64_t flows = 0;
+
+    template <typename Archive> void archive(Archive &ar) { ar(batches, flows); }
+  };
+  static constexpr std::uint32_t kBegin = ~std::uint32_t{0};
+  static constexpr std::uint32_t kEnd = kBegin - 1;
+  struct Due {
+    Time time = 0;
+    std::uint64_t slot = 0;
+    std::uint32_t version = 0;
+    std::uint32_t batch = 0; // or kBegin
+  };
+  struct Happened {
+    Time time = 0;
+    std::uint64_t slot = 0;
+    std::uint32_t generation = 0;
+    std::uint32_t what = 0; // batch, kBegin or kEnd
+  };
+
+  [[nodiscard]] std::uint32_t index_of(std::uint32_t rank) const;
+  [[nodiscard]] std::uint64_t slot_of(std::uint64_t handle) const;
+  [[nodiscard]] std::uint64_t handle_of(std::uint64_t slot) const {
+    return slot | static_cast<std::uint64_t>(collectives_[slot].generation) << 32;
+  }
+  void validate(std::uint32_t index, const Operation &operation) const;
+  void announce(std::uint32_t rank, std::uint64_t handle);
+  void announce_to(Collective &collective, std::uint32_t rank);
+  void mark_dirty(std::uint32_t index);
+  void settle();
+  void settle_rank(std::uint32_t index);
+  void drain(std::uint32_t index);
+  void refresh(std::uint32_t index);
+  void schedule(std::uint64_t slot);
+  void push_due(Time time, std::uint64_t slot, std::uint32_t what);
+  [[nodiscard]] Time agenda_time();
+  [[nodiscard]] Time next_time();
+  void process(Time time);
+  void begin(std::uint64_t slot);
+  void start_batch(std::uint64_t slot, std::uint32_t batch);
+  void flow_ended(std::uint64_t slot);
+  void end_collective(std::uint64_t slot);
+  void log(std::uint64_t slot, std::uint32_t what);
+  [[nodiscard]] bool couples(const Collective &collective) const;
+  void cut(Time time);
+  void cut_rank(std::uint32_t index, Time time);
+  [[nodiscard]] bool involved_since(std::uint32_t index, Time time) const;
+  void rollback();
+  void advance();
+  [[nodiscard]] Time wanted_time() const;
+  [[nodiscard]] Time resume_time() const { return settings_.optimistic ? horizon_ : std::max(horizon_, now_); }
+  bool run_ahead();
+  // Up to where nothing can arrive any more.
+  [[nodiscard]] Time safe_time() const;
+  [[nodiscard]] bool all_ended() const { return ended_ranks_ == ranks_.size() && !ranks_.empty(); }
+  [[nodiscard]] bool answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answer &answer) const;
+  void update_horizon();
+  void sweep();
+  template <typename Archive> void archive(Archive &ar);
+
+  EngineSettings settings_;
+  Network network_;
+  std::vector<Time> link_latency_;
+  std::vector<RateTable> tables_;
+  std::vector<Rank> ranks_;
+  std::vector<std::uint32_t> index_of_; // rank number to index
+  std::vector<Pattern> patterns_;
+  std::vector<Collective> collectives_;
+  std::vector<std::uint64_t> free_collectives_;
+  std::vector<Due> agenda_; // heap
+  Ring<Happened> journal_;
+  IndexedHeap coupled_; // coupled ranks by their next event
+  IndexedHeap bounds_;  // ranks by the time at which they may act
+  std::vector<std::uint32_t> dirty_;
+  std::vector<std::uint8_t> is_dirty_;
+  std::vector<Network::Ended> ended_;
+  std::vector<Jump> jumps_;
+  Time now_ = 0;
+  Time horizon_ = 0;
+  Time late_ = kNever; // earliest begin in the simulated past
+  std::vector<std::uint32_t> late_ranks_;
+  // How far an answer makes the optimistic mode go, by rank: kNever for an unresolved wait.
+  std::vector<Time> wanted_;
+  std::size_t wanted_unbounded_ = 0;
+  std::vector<std::uint8_t> is_busy_; // by rank: has operations that are not issued or completed
+  std::size_t busy_ranks_ = 0;
+  std::size_t ended_ranks_ = 0;
+  std::vector<std::uint32_t> asking_;
+  std::vector<std::uint8_t> is_asking_;
+  std::uint64_t unswept_ = 0; // operations since history was last dropped everywhere
+  std::uint64_t collectives_made_ = 0;
+  std::uint64_t rollbacks_ = 0;
+  std::uint64_t rollback_depth_ns_ = 0; // sum
+  std::uint64_t rollback_depth_max_ns_ = 0;
+};
+
+} // namespace eidolon

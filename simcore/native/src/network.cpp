@@ -1,0 +1,198 @@
+#include "network.h"
+
+#include <algorithm>
+
+#include "check.h"
+
+namespace eidolon {
+
+namespace {
+// Least goal first, by flow where goals are equal.
+constexpr auto kLaterGoal = [](const auto &a, const auto &b) {
+  return a.goal != b.goal ? a.goal > b.goal : a.flow > b.flow;
+};
+} // namespace
+
+std::uint32_t Network::add_route(std::span<const std::uint32_t> links) {
+  const auto [at, fresh] = numbers_.try_emplace(std::vector<std::uint32_t>(links.begin(), links.end()), 0);
+  if (fresh) {
+    at->second = shares_.add_route(links);
+    progress_.emplace_back();
+  }
+  return at->second;
+}
+
+void Network::predict(std::uint32_t route) {
+  const Progress &progress = progress_[route];
+  if (progress.goals.empty() || progress.rate == 0) {
+    heap_.erase(route);
+    return;
+  }
+  const Volume goal = progress.goals.front().goal;
+  const Time wait = goal <= progress.served ? 0 : time_to_serve(goal - progress.served, progress.rate);
+  heap_.set(route, later(progress.since, wait));
+}
+
+void Network::settle() {
+  shares_.solve();
+  if (keep_journal_) {
+    for (const auto &[link, before] : shares_.level_changes()) {
+      journal_.push_back({.time = now_, .rate = before, .change = Change::kLevel, .number = link});
+    }
+  }
+  shares_.clear_level_changes();
+  for (const std::uint32_t route : shares_.touched()) {
+    Progress &progress = progress_[route];
+    const Level rate = progress.goals.empty() ? 0 : shares_.level(route);
+    if (rate != progress.rate) {
+      if (keep_journal_) {
+        journal_.push_back({progress.served, now_, progress.since, progress.rate, Change::kRate, route});
+      }
+      progress.served = served(progress);
+      progress.since = now_;
+      progress.rate = rate;
+      ++counters_.rerated;
+    }
+    predict(route);
+  }
+  shares_.clear_touched();
+#ifdef EIDOLON_CHECKS
+  EIDOLON_CHECK(links() > 64 || consistent(), "shares are the full max-min solution");
+#endif
+}
+
+Time Network::next() {
+  if (!shares_.touched().empty()) {
+    settle();
+  }
+  return heap_.top_time();
+}
+
+void Network::move(Time time) {
+  if (time == now_) {
+    return;
+  }
+  [[maybe_unused]] const Time limit = next();
+  EIDOLON_CHECK(time > now_, "the network's clock is monotone");
+  EIDOLON_CHECK(time <= limit, "no end is passed over");
+  now_ = time;
+}
+
+void Network::begin(std::uint32_t number) {
+  const Flow &flow = flows_[number];
+  std::vector<Goal> &goals = progress_[flow.route].goals;
+  goals.push_back({flow.goal, number, 0});
+  std::push_heap(goals.begin(), goals.end(), kLaterGoal);
+  shares_.add_weight(flow.route, flow.weight);
+  ++counters_.active;
+}
+
+void Network::start(std::uint32_t route, std::uint32_t weight, std::uint32_t count, std::uint64_t bytes,
+                    std::uint64_t tag) {
+  std::uint32_t number = 0;
+  if (free_flows_.empty()) {
+    number = static_cast<std::uint32_t>(flows_.size());
+    flows_.emplace_back();
+  } else {
+    number = free_flows_.back();
+    free_flows_.pop_back();
+  }
+  const Volume each = weight == 1 ? volume_of(bytes) : (volume_of(bytes) + (weight - 1)) / weight;
+  flows_[number] = {served(progress_[route]) + each, tag, route, weight * count};
+  begin(number);
+  ++counters_.flows;
+  if (keep_journal_) {
+    journal_.push_back({.time = now_, .change = Change::kStart, .number = number});
+  }
+}
+
+void Network::complete(std::vector<Ended> &ended) {
+  while (heap_.top_time() <= now_) {
+    const std::uint32_t route = heap_.top();
+    Progress &progress = progress_[route];
+    const Volume reached = served(progress);
+    while (!progress.goals.empty() && progress.goals.front().goal <= reached) {
+      const auto number = static_cast<std::uint32_t>(progress.goals.front().flow);
+      EIDOLON_CHECK(reached - progress.goals.front().goal < static_cast<Volume>(progress.rate) || progress.rate == 0,
+                    "a flow has moved its bytes, and less than a nanosecond more");
+      std::pop_heap(progress.goals.begin(), progress.goals.end(), kLaterGoal);
+      progress.goals.pop_back();
+      const Flow &flow = flows_[number];
+      ended.push_back({flow.tag, now_});
+      shares_.add_weight(route, -static_cast<std::int64_t>(flow.weight));
+      --counters_.active;
+      if (keep_journal_) {
+        journal_.push_back({.time = now_, .change = Change::kEnd, .number = number});
+      } else {
+        free_flows_.push_back(number);
+      }
+    }
+    predict(route);
+  }
+}
+
+void Network::cut(Time time, Undone &undone) {
+  if (time >= now_) {
+    return;
+  }
+  restored_links_.clear();
+  while (!journal_.empty() && journal_.back().time > time) {
+    const Entry &entry = journal_.back();
+    ++counters_.undone;
+    switch (entry.change) {
+    case Change::kRate: {
+      Progress &progress = progress_[entry.number];
+      progress.served = entry.served;
+      progress.since = entry.since;
+      progress.rate = entry.rate;
+      shares_.touch(entry.number);
+      break;
+    }
+    case Change::kLevel:
+      shares_.restore_level(entry.number, entry.rate);
+      restored_links_.push_back(entry.number);
+      break;
+    case Change::kStart: {
+      const Flow &flow = flows_[entry.number];
+      std::vector<Goal> &goals = progress_[flow.route].goals;
+      goals.erase(std::find_if(goals.begin(), goals.end(), [&](const Goal &g) { return g.flow == entry.number; }));
+      std::make_heap(goals.begin(), goals.end(), kLaterGoal);
+      shares_.add_weight(flow.route, -static_cast<std::int64_t>(flow.weight));
+      --counters_.active;
+      --counters_.flows;
+      undone.started.push_back(flow.tag);
+      free_flows_.push_back(entry.number);
+      break;
+    }
+    case Change::kEnd:
+      begin(entry.number);
+      undone.ended.push_back(flows_[entry.number].tag);
+      break;
+    }
+    journal_.pop_back();
+  }
+  now_ = time;
+  std::sort(restored_links_.begin(), restored_links_.end());
+  restored_links_.erase(std::unique(restored_links_.begin(), restored_links_.end()), restored_links_.end());
+  for (const std::uint32_t link : restored_links_) {
+    shares_.refresh(link);
+  }
+}
+
+void Network::forget(Time time) {
+  while (!journal_.empty() && journal_.front().time <= time) {
+    if (journal_.front().change == Change::kEnd) {
+      free_flows_.push_back(journal_.front().number);
+    }
+    journal_.pop_front();
+  }
+}
+
+bool Network::consistent() { return shares_.consistent(); }
+
+std::size_t Network::live_bytes() const {
+  return journal_.bytes() + flows_.capacity() * sizeof(Flow) + progress_.capacity() * sizeof(Progress) +
+         shares_.routes() * 128 + shares_.links() * 128;
+}
+
+} // namespace eidolon

@@ -1,0 +1,121 @@
+// Flows over links, in time: who is under way, at which rate, and who ends next.
+//
+// Progress is kept per route: `served` is what one unit of weight has got since the run began, linear in time between
+// two changes of the route's rate, and a flow ends when it reaches the flow's goal. A change re-rates only the routes
+// whose level really changed (shares.h).
+//
+// Every change goes into a journal, newest last. `cut(t)` takes back all of them that happened after t, which leaves
+// the state as it was at the end of t, exactly: the journal holds the values before the change, so nothing is computed
+// backwards. `forget(t)` drops the journal up to t.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "arithmetic.h"
+#include "containers.h"
+#include "shares.h"
+
+namespace eidolon {
+
+class Network {
+public:
+  struct Ended {
+    std::uint64_t tag;
+    Time end;
+  };
+  struct Undone {
+    std::vector<std::uint64_t> started; // tags of flows that have not started any more
+    std::vector<std::uint64_t> ended;   // tags of flows that have not ended any more (they may not have started either)
+  };
+  struct Counters {
+    std::uint64_t flows = 0;
+    std::uint64_t active = 0;
+    std::uint64_t rerated = 0;
+    std::uint64_t undone = 0;
+  };
+
+  // `journal` false: `cut` is never called.
+  explicit Network(bool journal) : keep_journal_(journal) {}
+
+  std::uint32_t add_link(std::uint64_t bytes_per_s) { return shares_.add_link(level_of(bytes_per_s)); }
+  // The number of this route; the same for the same links.
+  std::uint32_t add_route(std::span<const std::uint32_t> links);
+
+  [[nodiscard]] Time now() const { return now_; }
+  // When the next flow ends; settles what happened at `now`.
+  Time next();
+  // Goes on to `time`, at most `next()`.
+  void move(Time time);
+  // `count` equal flows of `bytes` > 0 each over a route of at least one link, from now on, as one flow; each gets
+  // `weight` times the fair level.
+  void start(std::uint32_t route, std::uint32_t weight, std::uint32_t count, std::uint64_t bytes, std::uint64_t tag);
+  // Ends what ends now.
+  void complete(std::vector<Ended> &ended);
+  void cut(Time time, Undone &undone);
+  void forget(Time time);
+
+  [[nodiscard]] const Counters &counters() const { return counters_; }
+  [[nodiscard]] std::uint64_t links_solved() const { return shares_.links_solved(); }
+  [[nodiscard]] std::size_t links() const { return shares_.links(); }
+  [[nodiscard]] std::size_t live_bytes() const;
+  // The full solution and all invariants hold (slow; tests and debug builds).
+  [[nodiscard]] bool consistent();
+
+  template <typename Archive> void archive(Archive &ar) {
+    ar(now_, keep_journal_, shares_, numbers_, progress_, flows_, free_flows_, heap_, journal_, counters_);
+  }
+
+private:
+  struct Flow {
+    Volume goal = 0;
+    std::uint64_t tag = 0;
+    std::uint32_t route = 0;
+    std::uint32_t weight = 0; // of all
+  };
+  struct Goal {
+    Volume goal = 0;
+    std::uint64_t flow = 0;
+    std::uint64_t pad = 0;
+  };
+  struct Progress {
+    Volume served = 0;
+    Time since = 0;
+    Level rate = 0;
+    std::vector<Goal> goals; // heap, least first
+
+    template <typename Archive> void archive(Archive &ar) { ar(served, since, rate, goals); }
+  };
+  enum class Change : std::uint32_t { kRate, kLevel, kStart, kEnd };
+  struct Entry {
+    Volume served = 0;
+    Time time = 0;
+    Time since = 0;
+    Level rate = 0;
+    Change change = Change::kRate;
+    std::uint32_t number = 0; // route, link or flow
+  };
+
+  void settle();
+  void predict(std::uint32_t route);
+  void begin(std::uint32_t number);
+  [[nodiscard]] Volume served(const Progress &progress) const {
+    return progress.served + static_cast<Volume>(progress.rate) * static_cast<Volume>(now_ - progress.since);
+  }
+
+  Time now_ = 0;
+  bool keep_journal_;
+  Shares shares_;
+  std::map<std::vector<std::uint32_t>, std::uint32_t> numbers_;
+  std::vector<Progress> progress_; // by route
+  std::vector<Flow> flows_;
+  std::vector<std::uint32_t> free_flows_;
+  IndexedHeap heap_; // routes by their next end
+  Ring<Entry> journal_;
+  Counters counters_;
+  std::vector<std::uint32_t> restored_links_;
+};
+
+} // namespace eidolon

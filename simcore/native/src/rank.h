@@ -1,0 +1,261 @@
+// A rank: its host lane, its device lanes, and what ties them together.
+//
+// The host lane issues operations in program order; what it issues is appended to device lanes (lane.h). Both are
+// evaluated as far as they can be: the host stops at an operation that waits for something without a time, or at a full
+// launch queue; a lane stops at a collective that has not ended. Everything else a rank needs to know comes from
+// outside through one door, `member_ended`, and all it tells others leaves through one other, `events`.
+//
+// Two kinds of ranks:
+// * *Uncoupled*: no time depends on what else the device does. The rank is evaluated at once, however far ahead of the
+//   simulation's present, by max and plus.
+// * *Coupled* (rates.h): lanes of a device slow each other down. The rank is evaluated event by event, in order of
+// time,
+//   by `step`, and has a present of its own.
+//
+// `cut(t)` makes undone whatever happened after t: nodes that ended after t have no time any more, operations issued
+// after t are pending again. Nodes that depend on something that ended after t ended after t themselves, so this undoes
+// all that could change, whatever the cause. Values before t stay; evaluation goes on from there.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "lane.h"
+#include "rates.h"
+#include "records.h"
+
+namespace eidolon {
+
+class Rank {
+public:
+  // A member of a group of this rank reached its collective, or (reach == kNever) has not any more.
+  struct Event {
+    std::uint64_t collective = 0;
+    std::uint64_t group = 0;
+    std::uint32_t member = 0;
+    std::uint32_t pad = 0;
+    Time reach = kNever;
+  };
+  // An answer that is owed.
+  struct Ask {
+    std::uint64_t op = 0; // number of the operation
+    std::uint64_t seq = 0;
+    Time issue = 0;
+    Time done = kNever; // host time after the operation
+    std::vector<Ref> refs;
+    Time key_time = kNever; // of a key whose node is gone
+    Op kind = Op::kHost;
+    bool blocks = false;
+    bool background = false;
+
+    template <typename Archive> void archive(Archive &ar) {
+      ar(op, seq, issue, done, refs, key_time, kind, blocks, background);
+    }
+  };
+  struct Settings {
+    std::uint32_t launch_depth = 0;
+    bool journal = false;
+  };
+  struct Counters {
+    std::uint64_t operations = 0;
+    std::uint64_t nodes = 0;
+    std::uint64_t retimed = 0;
+    std::uint64_t spans = 0;
+  };
+
+  Rank() = default;
+  Rank(std::uint32_t number, Settings settings) : number_(number), settings_(settings) {}
+
+  void add_lane(std::uint32_t lane, std::uint32_t device);
+  [[nodiscard]] bool has_lane(std::uint32_t lane) const { return lanes_by_number_.contains(lane); }
+  void ingest(const Operation &operation);
+  // The table of rates of the operations issued from now on.
+  void set_table(std::uint16_t table) { table_ = table; }
+  // Only before the first operation.
+  void set_coupled();
+
+  // Evaluates an uncoupled rank as far as possible.
+  void run(const std::vector<RateTable> &tables);
+  // A coupled rank: when something happens next; does what happens at `time`; goes back.
+  [[nodiscard]] Time next_time() const;
+  void step(Time time, const std::vector<RateTable> &tables);
+  // When the next operation is issued, where that is before the rank's present: it has to be cut there first.
+  [[nodiscard]] Time late_time() const;
+
+  // Coupled: a collective of this rank begins (+1) or ends (-1) to be under way on the member's device.
+  void member_under_way(std::uint64_t group, std::uint32_t member, int change, Time time);
+  void member_ended(std::uint64_t group, std::uint32_t member, Time end);
+  void cut(Time time, const std::vector<RateTable> &tables);
+  // Drops what is final at `horizon`; its spans go to `spans`.
+  void forget(Time horizon);
+
+  // The least time at which the rank may act by itself, kNever if something else comes first.
+  [[nodiscard]] Time bound() const;
+  [[nodiscard]] Time clock() const { return waiting_ ? ops_[next_].issue : clock_; }
+  [[nodiscard]] bool exhausted() const { return next_ == ops_.end(); }
+  [[nodiscard]] bool host_blocked() const { return waiting_ || stalled_; }
+  [[nodiscard]] std::uint64_t blocked_seq() const { return ops_[next_].op.seq; }
+  [[nodiscard]] bool owes_unissued() const { return owed > asks.size(); }
+  // Of a rank that joins late.
+  void start_at(Time time) { clock_ = now = time; }
+  [[nodiscard]] bool isolated() const { return open_groups_ == 0; }
+  // Collectives that the host waits for and that this rank has reached.
+  [[nodiscard]] std::vector<std::uint64_t> waits_for() const;
+  [[nodiscard]] Time end_of(const Ref &ref) const {
+    return ref.lane == Ref::kNone ? 0 : lanes_[ref.lane].end_of(ref.node);
+  }
+  // Final step marks at `horizon`.
+  void take_marks(Time horizon, std::vector<Mark> &marks);
+  void answered(const Ask &ask);
+  // How far a resumption moved the clock.
+  [[nodiscard]] Time jumped(const Ask &ask) const;
+  // Answers what does not wait for a host that stands still.
+  void overtake(std::vector<Answer> &answers);
+  // Value of an answer about `ask.refs`: their latest end, kNever if unknown.
+  [[nodiscard]] Time end_of(const Ask &ask) const;
+  [[nodiscard]] std::size_t live_bytes() const;
+  [[nodiscard]] std::size_t live_segments() const;
+  [[nodiscard]] std::size_t live_nodes() const;
+
+  std::vector<Event> events;
+  std::vector<Ask> asks;
+  std::vector<Span> spans;
+  std::uint64_t owed = 0; // answers, those included whose operation is not issued yet
+  bool coupled = false;
+  bool idle = false;
+  bool ended = false;
+  Time now = 0;  // present of a coupled rank
+  Time told = 0; // latest clock given in an answer
+  Counters counters;
+
+  [[nodiscard]] std::uint32_t number() const { return number_; }
+  [[nodiscard]] bool has_marks() const { return !marks_.empty(); }
+
+  template <typename Archive> void archive(Archive &ar) {
+    ar(number_, settings_, lanes_, lanes_by_number_, devices_, groups_, ops_, keys_, key_undo_, waits_, marks_, next_,
+       clock_, waiting_, stalled_, stall_, issue_at_, wait_refs_, predicted_, table_, open_groups_, events, asks, spans,
+       owed, coupled, idle, ended, now, told, counters);
+  }
+
+private:
+  struct Pending {
+    Operation op;
+    Time before = 0; // host time before it
+    Time issue = kNever;
+    std::uint16_t table_before = 0;
+    bool appended = false; // a node of its own
+    bool launched = false;
+    std::uint32_t pad = 0;
+  };
+  struct Member {
+    std::uint64_t collective = 0;
+    std::uint64_t seq = 0;
+    Time issue = 0;
+    Time end = kNever;
+    std::uint32_t label = 0;
+    std::uint32_t lane = 0;
+  };
+  struct Join {
+    std::uint64_t segment = 0;
+    std::uint32_t lane = 0;
+    std::uint32_t pad = 0;
+  };
+  struct Group {
+    std::vector<Member> members;
+    std::vector<Join> joins;
+    Time issue = 0;
+    Time reach = kNever;
+    Time end = kNever;
+    std::uint32_t arrived = 0;
+    bool closed = false;
+    bool emitted = false;
+
+    template <typename Archive> void archive(Archive &ar) {
+      ar(members, joins, issue, reach, end, arrived, closed, emitted);
+    }
+  };
+  struct Device {
+    std::uint32_t number = 0;
+    Activity activity;
+    Ring<Ref> launches;
+
+    template <typename Archive> void archive(Archive &ar) { ar(number, activity, launches); }
+  };
+  struct Key {
+    Ref ref; // lane kNone: the node is gone, ended at `time`
+    Time time = 0;
+  };
+  struct KeyUndo {
+    std::uint64_t key = 0;
+    std::uint64_t op = 0;
+    std::uint64_t existed = 0;
+    Key before;
+  };
+  struct Wait { // of the host: a synchronisation or a resumption
+    std::uint64_t op = 0;
+    Time over = 0; // when the host has left the operation
+    Span span;
+  };
+  struct PendingMark {
+    std::uint64_t seq = 0;
+    Time issue = 0;
+    Time end = 0; // of what is final
+    std::vector<Ref> refs;
+
+    template <typename Archive> void archive(Archive &ar) { ar(seq, issue, end, refs); }
+  };
+
+  bool issue_next(Time until, const std::vector<RateTable> &tables);
+  [[nodiscard]] Time issue_time(const Operation &op);
+  void apply(Pending &pending, const std::vector<RateTable> &tables);
+  void append_work(Pending &pending, const std::vector<RateTable> &tables);
+  void append_wait(Pending &pending);
+  void append_member(Pending &pending);
+  void add_ask(const Operation &op, Time issue, std::vector<Ref> refs);
+  void unissue(Pending &pending);
+  void drop_member();
+  void cut_host(Time time);
+  void cut_groups(Time time);
+  bool finish_wait();
+  [[nodiscard]] std::vector<Ref> targets(const Operation &op) const;
+  [[nodiscard]] Time gone_key_time(const Operation &op) const;
+  bool advance_lane(std::uint32_t lane, Time time);
+  bool advance_coupled(std::uint32_t lane, Time time);
+  bool advance_point(Lane &lane, Segment &segment, Time arrival);
+  void try_reach(std::uint64_t number);
+  void bind(std::uint64_t key, Key value);
+  void log_key(std::uint64_t key);
+  void key_gone(const Node &node, const Ref &ref, Time end);
+  void predict(std::uint32_t lane, const std::vector<RateTable> &tables);
+  void forget_lane(std::uint32_t lane, Time horizon);
+  void emit(const Span &span);
+  std::uint32_t lane_index(std::uint32_t lane);
+  [[nodiscard]] Device &device_of(std::uint32_t lane) { return devices_[lanes_[lane].device]; }
+
+  std::uint32_t number_ = 0;
+  Settings settings_;
+  std::vector<Lane> lanes_;
+  std::unordered_map<std::uint32_t, std::uint32_t> lanes_by_number_;
+  std::vector<Device> devices_;
+  Ring<Group> groups_;
+  Ring<Pending> ops_;
+  std::unordered_map<std::uint64_t, Key> keys_;
+  Ring<KeyUndo> key_undo_;
+  Ring<Wait> waits_;
+  Ring<PendingMark> marks_;
+  std::uint64_t next_ = 0; // operation to issue, or to complete if `waiting_`
+  Time clock_ = 0;
+  bool waiting_ = false;
+  bool stalled_ = false;
+  Ref stall_;
+  Time issue_at_ = kNever; // coupled: when the next operation is issued
+  std::vector<Ref> wait_refs_;
+  std::vector<Time> predicted_; // coupled: end of what is under way, by lane
+  std::uint16_t table_ = 0;
+  std::uint64_t open_groups_ = 0; // without an end
+  std::uint32_t last_lane_ = Ref::kNone;
+  std::uint32_t last_lane_index_ = 0;
+};
+
+} // namespace eidolon

@@ -1,0 +1,113 @@
+// How fast device work goes: a rate per class of work, by what else happens on the device.
+//
+// A table gives each class four rates, in 2^-20 of the reference rate: alone, while a collective is under way on the
+// device, while another lane of the device works, and with both. A table whose four rates are equal for each class
+// *scales* work and nothing more; any other *couples* the lanes of a device, to each other and to its collectives.
+//
+// `Activity` is a device's history of what was under way when. The progress of a kernel is a pure function of its start
+// and this history, so undoing history is all it takes to undo progress.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "arithmetic.h"
+#include "containers.h"
+
+namespace eidolon {
+
+struct RateTable {
+  static constexpr std::size_t kAlone = 0;
+  static constexpr std::size_t kWithCollective = 1;
+  static constexpr std::size_t kWithLane = 2;
+  using Rates = std::array<std::int64_t, 4>; // index: kWithCollective | kWithLane
+
+  std::vector<Rates> classes; // classes beyond the end go at the reference rate
+
+  [[nodiscard]] Rates rates(std::uint16_t work_class) const {
+    return work_class < classes.size() ? classes[work_class]
+                                       : Rates{kReferenceRate, kReferenceRate, kReferenceRate, kReferenceRate};
+  }
+  [[nodiscard]] bool couples() const {
+    for (const Rates &rates : classes) {
+      if (rates[1] != rates[0] || rates[2] != rates[0] || rates[3] != rates[0]) {
+        return true;
+      }
+    }
+    return false;
+  }
+  // Nanoseconds of `work` at a constant rate.
+  [[nodiscard]] static std::int64_t scaled(std::int64_t work, std::int64_t rate) {
+    return rate == kReferenceRate ? work : time_to_serve(static_cast<Volume>(work) << kRateBits, rate);
+  }
+
+  template <typename Archive> void archive(Archive &ar) { ar(classes); }
+};
+
+class Activity {
+public:
+  struct Piece {
+    Time time = 0;
+    std::int32_t collectives = 0; // under way
+    std::int32_t busy = 0;        // lanes that work
+  };
+
+  Activity() { pieces_.push_back({}); }
+
+  [[nodiscard]] const Piece &present() const { return pieces_.back(); }
+
+  // From `time` on; the present state if it is the same.
+  void set(Time time, std::int32_t collectives, std::int32_t busy) {
+    Piece &last = pieces_.back();
+    if (last.time == time) {
+      last.collectives = collectives;
+      last.busy = busy;
+    } else if (last.collectives != collectives || last.busy != busy) {
+      pieces_.push_back({time, collectives, busy});
+    }
+  }
+
+  void cut(Time time) {
+    while (pieces_.back().time > time) {
+      pieces_.pop_back();
+    }
+  }
+
+  // No work that started before `time` will be asked for.
+  void forget(Time time) {
+    while (pieces_.size() > 1 && pieces_[pieces_.first() + 1].time <= time) {
+      pieces_.pop_front();
+    }
+  }
+
+  // When `work` ns at these rates, begun at `start`, is done, if nothing changes after the last piece. The lane itself
+  // is one of the busy ones.
+  [[nodiscard]] Time finish(Time start, std::int64_t work, const RateTable::Rates &rates) const {
+    std::uint64_t at = pieces_.end() - 1;
+    while (at > pieces_.first() && pieces_[at].time > start) {
+      --at;
+    }
+    Volume left = static_cast<Volume>(work) << kRateBits;
+    Time from = start;
+    for (;; ++at) {
+      const Piece &piece = pieces_[at];
+      const std::size_t state =
+          (piece.collectives > 0 ? RateTable::kWithCollective : 0) | (piece.busy > 1 ? RateTable::kWithLane : 0);
+      const Time end = later(from, time_to_serve(left, rates[state]));
+      if (at + 1 == pieces_.end() || end <= pieces_[at + 1].time) {
+        return end;
+      }
+      left -= static_cast<Volume>(rates[state]) * static_cast<Volume>(pieces_[at + 1].time - from);
+      from = pieces_[at + 1].time;
+    }
+  }
+
+  [[nodiscard]] std::size_t bytes() const { return pieces_.bytes(); }
+  template <typename Archive> void archive(Archive &ar) { ar(pieces_); }
+
+private:
+  Ring<Piece> pieces_;
+};
+
+} // namespace eidolon

@@ -1,0 +1,102 @@
+// What goes in and out, byte for byte as the numpy types of engine/interface.py.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "arithmetic.h"
+
+namespace eidolon {
+
+enum class Op : std::uint8_t {
+  kHost,
+  kWork,
+  kRecord,
+  kWait,
+  kCollective,
+  kSyncLane,
+  kSyncKey,
+  kSyncDevice,
+  kQueryLane,
+  kQueryKey,
+  kKeyTime,
+  kClock,
+  kMark,
+  kCallback,
+  kIdle,
+  kResume,
+  kRelease,
+  kCount
+};
+
+inline constexpr std::uint8_t kAsk = 1;
+inline constexpr std::uint8_t kGroupMore = 2;
+inline constexpr std::uint8_t kNoHost = 4;
+inline constexpr std::uint8_t kBackground = 8;
+
+struct Operation {
+  std::uint64_t seq = 0;
+  Op op = Op::kHost;
+  std::uint8_t flags = 0;
+  std::uint16_t work_class = 0;
+  std::uint32_t lane = 0;
+  std::int64_t host_ns = 0;
+  std::int64_t work_ns = 0;
+  std::uint64_t value = 0;
+  std::uint32_t label = 0;
+  std::uint32_t pad = 0;
+};
+static_assert(sizeof(Operation) == 48);
+
+struct Span {
+  std::uint64_t seq = 0;
+  std::uint32_t lane = 0;
+  std::uint32_t label = 0;
+  Op op = Op::kHost;
+  std::uint8_t pad[7] = {};
+  Time start = 0;
+  Time end = 0;
+  Time issue = 0;
+};
+static_assert(sizeof(Span) == 48);
+
+constexpr bool is_sync(Op op) { return op == Op::kSyncLane || op == Op::kSyncKey || op == Op::kSyncDevice; }
+constexpr bool is_read(Op op) {
+  return op == Op::kQueryLane || op == Op::kQueryKey || op == Op::kKeyTime || op == Op::kClock;
+}
+// No host node of its own: it happens at the host lane's present.
+constexpr bool is_hostless(const Operation &op) { return (op.flags & (kNoHost | kBackground)) != 0; }
+// Takes a place in its device's launch queue (a group of collectives takes one).
+constexpr bool is_launch(const Operation &op) {
+  return (op.op == Op::kWork || op.op == Op::kCollective) && !is_hostless(op);
+}
+constexpr bool holds_host(const Operation &op) { return is_sync(op.op) && (op.flags & kBackground) == 0; }
+
+struct Answer {
+  std::uint32_t rank = 0;
+  std::uint64_t seq = 0;
+  Time clock = 0;
+  std::int64_t value = 0;
+};
+
+struct Mark {
+  std::uint32_t rank = 0;
+  std::uint64_t seq = 0;
+  Time issue = 0;
+  Time end = 0;
+};
+
+struct Jump {
+  std::uint32_t rank = 0;
+  std::uint64_t seq = 0;
+  Time time = 0;
+};
+
+struct Blocked {
+  std::uint32_t rank = 0;
+  std::uint64_t seq = 0;
+  std::uint64_t collective = 0;
+  std::vector<std::uint32_t> missing;
+};
+
+} // namespace eidolon

@@ -1,0 +1,147 @@
+// Max-min fair shares of links, kept up to date change by change.
+//
+// Every link has a *level*: what it gives to each unit of weight of the flows it holds back. A flow's rate per unit of
+// weight is the least level along its route. With d = the least level of a flow's *other* links, a link's level is the
+// least solution v of
+//
+//     v = floor((capacity - sum of weight * d over flows with d < v) / (weight of the flows with d >= v))
+//
+// (unlimited if no flow has d >= v). These equations have exactly one solution in integers. Proof: no level is below
+// L1 = min over links of floor(capacity / weight), since the iteration for v starts there and only rises; so a link
+// that attains L1 has level L1. That fixes its flows, takes them (strictly below every other level) out of the others,
+// and leaves a smaller system of the same form, with a larger least level. Hence the levels do not depend on the order
+// in which links are looked at nor on the levels before: a solution reached by following a change from link to link is
+// the full solution, to the bit. (Breaking ties by taking one saturated link after another would not do: floors make
+// the remainder go to whoever comes last.)
+//
+// `solve` follows changes: a link whose flows changed is recomputed; if its level moved, the links that its flows also
+// use are looked at, but only those for which the change lies below their level, for others cannot notice it. It ends
+// for the same reason that the solution is unique: the lowest links are right once they were looked at, then the next.
+//
+// Flows over the same route always have the same rate, so the unit here is the route, with the weight of all its flows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "arithmetic.h"
+
+namespace eidolon {
+
+class Shares {
+public:
+  struct LevelChange {
+    std::uint32_t link;
+    Level before;
+  };
+
+  std::uint32_t add_link(Level capacity);
+  std::uint32_t add_route(std::span<const std::uint32_t> links);
+
+  void add_weight(std::uint32_t route, std::int64_t delta);
+  // Puts the route on the list of `touched` routes.
+  void touch(std::uint32_t route);
+  void solve();
+
+  [[nodiscard]] Level level(std::uint32_t route) const { return routes_[route].level; }
+  [[nodiscard]] std::int64_t weight(std::uint32_t route) const { return routes_[route].weight; }
+  [[nodiscard]] std::size_t links() const { return links_.size(); }
+  [[nodiscard]] std::size_t routes() const { return routes_.size(); }
+
+  // Routes whose level may have changed, and links whose level did, since the lists were last cleared.
+  [[nodiscard]] const std::vector<std::uint32_t> &touched() const { return touched_; }
+  [[nodiscard]] const std::vector<LevelChange> &level_changes() const { return level_changes_; }
+  void clear_touched();
+  void clear_level_changes();
+
+  // Undo: levels as they were; after all of them, `refresh` each link.
+  void restore_level(std::uint32_t link, Level level) { levels_[link] = level; }
+  void refresh(std::uint32_t link);
+
+  // The solution by water filling over all links at once, one level after another: what `solve` must equal.
+  [[nodiscard]] std::vector<Level> full_solution() const;
+  // Full solution equal, no link over its capacity, every flow held back by a saturated link. Slow.
+  [[nodiscard]] bool consistent() const;
+  [[nodiscard]] std::uint64_t links_solved() const { return links_solved_; }
+
+  template <typename Archive> void archive(Archive &ar) {
+    ar(links_, levels_, routes_, hops_, queue_, touched_, level_changes_, links_solved_, epoch_);
+  }
+
+private:
+  // A route on a link: `bound` is the least level of the route's other links.
+  struct Entry {
+    Level bound = 0;
+    std::int64_t weight = 0;
+    std::uint32_t route = 0;
+    std::uint32_t hop = 0;
+  };
+  struct Link {
+    Level capacity = 0;
+    std::int64_t weight = 0;
+    // Sum of weight * bound, each bound counted as the capacity at most. While it leaves `weight` units of the capacity
+    // over, the link holds nobody back: were v its level and n the weight of the flows it holds back, the capacity
+    // would be less than (sum over the others) + (v + 1) * n, so less than demand + weight. Most links are of this kind
+    // and are dismissed by this one comparison. It is kept in coarser units, bounds rounded up, so that it stays within
+    // 64 bits for a weight up to 2^26; coarser only means that fewer links are dismissed.
+    std::uint64_t demand = 0;
+    std::vector<Entry> entries;
+    std::uint64_t logged_in = 0;
+    std::uint32_t shift = 0;
+    bool queued = false;
+
+    [[nodiscard]] bool relaxed() const {
+      return demand + static_cast<std::uint64_t>(weight) <= static_cast<std::uint64_t>(capacity >> shift);
+    }
+    [[nodiscard]] std::uint64_t demand_of(Level bound, std::int64_t of_weight) const {
+      const Level counted = ((bound < capacity ? bound : capacity) >> shift) + 1;
+      return static_cast<std::uint64_t>(counted) * static_cast<std::uint64_t>(of_weight);
+    }
+    template <typename Archive> void archive(Archive &ar) {
+      ar(capacity, weight, demand, entries, logged_in, shift, queued);
+    }
+  };
+  struct Queued {
+    Level level; // of the link when it was queued: low levels first, for they do not depend on higher ones
+    std::uint64_t link;
+  };
+  struct Hop {
+    std::uint32_t link = 0;
+    std::uint32_t position = 0; // of its entry on the link, while the route has weight
+  };
+  struct Route {
+    std::uint32_t first_hop = 0;
+    std::uint32_t hops = 0;
+    std::int64_t weight = 0;
+    Level level = kUnlimited;
+    std::uint32_t least_hop = 0; // where the least level is, as of the last look
+    std::uint32_t touched = 0;
+  };
+
+  struct Bounds {
+    Level least = kUnlimited;
+    Level second = kUnlimited;
+    std::uint32_t least_hop = 0;
+  };
+
+  [[nodiscard]] Bounds bounds(const Route &route) const;
+  [[nodiscard]] Level fair_level(const Link &link) const;
+  void attach(std::uint32_t route);
+  void detach(std::uint32_t route);
+  void relax(std::uint32_t route, bool follow);
+  void rebound(const Hop &hop, Level bound, bool follow);
+  void enqueue(std::uint32_t link);
+
+  std::vector<Link> links_;
+  std::vector<Level> levels_; // of the links, apart and close together: nearly all reads are of these
+  std::vector<Route> routes_;
+  std::vector<Hop> hops_;
+  std::vector<Queued> queue_; // heap
+  std::vector<std::uint32_t> touched_;
+  std::vector<LevelChange> level_changes_;
+  std::uint64_t links_solved_ = 0;
+  std::uint64_t epoch_ = 1;
+};
+
+} // namespace eidolon

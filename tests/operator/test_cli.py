@@ -1,0 +1,118 @@
+"""The command line: what is wrong is said in one line, with an exit code that is not 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eidolon_operator import cli
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.yaml"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = cli.main(arguments)
+    except SystemExit as error:  # argparse
+        code = int(error.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_validate_a_good_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "validate", str(DEMO)) == (0, f"{DEMO}: valid: demo on 2 servers x 2 h100-sxm, 4 ranks\n", "")
+
+
+def test_validate_names_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    document = yaml.safe_load(DEMO.read_text())
+    document["spec"]["servers"] = 0
+    document["spec"]["gpu"]["model"] = "H100"
+    file = tmp_path / "bad.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    code, out, err = run(capsys, "validate", str(file))
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"eidolon: {file}: spec.servers: 0 is out of bounds; allowed: 1 to 1024",
+        f"eidolon: {file}: spec.gpu.model: 'H100' does not match ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$; "
+        "write for example h100-sxm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--gpu", "h1000", "--", "true"], "command line: spec.gpu.model: 'h1000' is not in the GPU catalogue"),
+        (["run", "--servers", "0", "--", "true"], "command line: spec.servers: 0 is out of bounds; allowed: 1 to 1024"),
+        (["run", "--gpu-memory", "8 gigs", "--", "true"], "command line: spec.gpu.memory: '8 gigs' does not match"),
+        (
+            ["run", "--gpus-per-server", "2", "--ranks-per-server", "4", "--", "true"],
+            "command line: spec.workload.ranksPerServer: 4 ranks do not fit the 2 GPUs of a server",
+        ),
+        (
+            ["run", "--gpus-per-server", "2", "--", "torchrun", "--nproc-per-node", "4", "train.py"],
+            "command line: spec.workload.ranksPerServer: 4 ranks do not fit the 2 GPUs of a server",
+        ),
+        (["run"], "run: needs either the FILE of a SimulatedCluster or a command after --"),
+        (["run", "--"], "run: needs either the FILE of a SimulatedCluster or a command after --"),
+        (["run", str(DEMO), "--", "true"], "run: needs either the FILE of a SimulatedCluster or a command after --"),
+        (["run", "none.yaml"], "none.yaml: file: No such file or directory"),
+    ],
+)
+def test_bad_input_of_run(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"eidolon: {expected}")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_workload_that_is_not_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "run", "--out", str(tmp_path / "out"), "--", "no-such-program")
+    assert (code, err) == (127, "eidolon: workload: 'no-such-program' is not found\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_option_that_is_misspelt(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", "--gpus", "2", "--", "true")
+    assert code == 2
+    assert "unrecognized arguments: --gpus" in err
+
+
+def test_options_override_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", str(DEMO), "--gpu", "b300000")
+    assert code == 2
+    assert err.startswith(f"eidolon: {DEMO}: spec.gpu.model: 'b300000' is not in the GPU catalogue")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["torchrun", "--nproc-per-node", "2", "/a/My_Train.py", "--x"], "my-train"),
+        (["torchrun", "-m", "torchtitan.train"], "torchrun"),
+        (["./7b.py"], "b"),
+        (["/bin/123"], "run"),
+        (["a" * 80], "a" * 51),
+    ],
+)
+def test_the_name_of_an_ad_hoc_run(command: list[str], expected: str) -> None:
+    assert cli._name_of(command) == expected
+
+
+def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "gpus")
+    assert code == 0
+    assert "h100-sxm" in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.startswith("eidolon ")
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "run", "--help")
+    assert code == 0
+    for option, *_ in cli._OPTIONS:
+        assert option in out

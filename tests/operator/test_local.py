@@ -1,0 +1,125 @@
+"""What the local backend hands to the workload. Whole runs are in e2e/local."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eidolon_operator import local
+from eidolon_operator import plan as planning
+from eidolon_operator import spec as specs
+
+
+def make(**workload: Any) -> specs.Spec:
+    document = {
+        "apiVersion": "eidolon.dev/v1alpha1",
+        "kind": "SimulatedCluster",
+        "metadata": {"name": "demo"},
+        "spec": {"servers": 2, "gpusPerServer": 4, "workload": {"command": ["torchrun", "train.py"], **workload}},
+    }
+    return specs.parse(document, source="test")
+
+
+def environment(spec: specs.Spec, server: int = 1, **inherited: str) -> dict[str, str]:
+    return local.workload_environment(spec, server, 29500, {"PATH": "/bin", "VIRTUAL_ENV": "/v", **inherited})
+
+
+def test_torchrun_finds_its_environment() -> None:
+    assert environment(make()) == {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONUNBUFFERED": "1",
+        "VIRTUAL_ENV": "/v",
+        "PATH": f"/bin:{Path(sys.executable).parent}",
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": "29500",
+    }
+
+
+def test_plain_ranks_get_what_torch_distributed_reads() -> None:
+    found = environment(make(launcher="plain", ranksPerServer=2))
+    assert {key: found[key] for key in found if not key.startswith(("P", "GLOO", "VIRTUAL"))} == {
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+
+
+def test_who_wins() -> None:
+    """The object over the plan's variables, those over what is inherited, that over our defaults."""
+    spec = make(env=[{"name": "PET_NNODES", "value": "1"}, {"name": "PATH", "value": "/own"}])
+    found = environment(spec, GLOO_SOCKET_IFNAME="eth0", PET_NODE_RANK="7", EIDOLON_DIR="/old", OTHER="kept")
+    assert (found["PET_NNODES"], found["PET_NODE_RANK"]) == ("1", "1")
+    assert (found["GLOO_SOCKET_IFNAME"], found["OTHER"]) == ("eth0", "kept")
+    assert found["PATH"].startswith("/own:")
+    assert "EIDOLON_DIR" not in found
+
+
+def test_programs_are_those_of_our_environment_unless_the_user_chose_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' own environment has a torch, so it is one that a workload can run in."""
+    ours = str(Path(sys.executable).parent / "python")
+    theirs = tmp_path / "python"
+    theirs.write_text("#!/bin/sh\n")
+    theirs.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+
+    def found(**workload: Any) -> str:
+        return local.workload_command(make(command=["python", "t.py"], **workload).workload)[0]
+
+    assert found() == ours
+    assert found(env=[{"name": "PATH", "value": str(tmp_path)}]) == str(theirs)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    assert found() == str(theirs)
+    theirs.unlink()
+    assert found() == ours
+
+    monkeypatch.delenv("VIRTUAL_ENV")
+    theirs.write_text("#!/bin/sh\n")
+    theirs.chmod(0o755)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert found() == str(theirs)
+
+
+def test_the_torchrun_launcher_wraps_the_command() -> None:
+    command = local.workload_command(make(command=["train.py", "--x"], launcher="torchrun").workload)
+    assert command[1:] == ["-m", "torch.distributed.run", "train.py", "--x"]
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(local.RunError, match="workload: 'trainx' is not found") as caught:
+        local.workload_command(make(command=["trainx"]).workload)
+    assert caught.value.exit_code == 127
+    file = tmp_path / "train.sh"
+    file.touch()
+    with pytest.raises(local.RunError, match=r"train.sh' is not executable"):
+        local.workload_command(make(command=[str(file)]).workload)
+
+
+def test_rings_that_do_not_fit_are_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    with pytest.raises(local.RunError, match=r"the rings of 8 ranks need \d+ MiB in "):
+        local._check_space(tmp_path, planning.build(make(), source="test"))
+
+
+def test_what_a_killed_run_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    with local.server_directory(tmp_path, 0) as used:
+        stale = tmp_path / "eidolon-stale-0"
+        (stale / "ranks").mkdir(parents=True)
+        (stale / "owner").touch()
+        foreign = tmp_path / "eidolon-foreign"
+        foreign.mkdir()
+        local.remove_stale(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted([used, foreign])
+    assert list(tmp_path.iterdir()) == [foreign]

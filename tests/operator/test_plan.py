@@ -1,0 +1,137 @@
+"""From a spec to the plan: whole documents compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eidolon_operator import plan as planning
+from eidolon_operator import spec as specs
+from eidolon_operator.spec import SpecError
+from eidolon_simcore import catalogue
+
+
+def make(**fields: Any) -> specs.Spec:
+    document = {
+        "apiVersion": "eidolon.dev/v1alpha1",
+        "kind": "SimulatedCluster",
+        "metadata": {"name": "demo"},
+        "spec": {"workload": {"command": ["torchrun", "train.py"]}, **fields},
+    }
+    return specs.parse(document, source="test")
+
+
+def test_the_whole_plan() -> None:
+    spec = make(
+        servers=2,
+        gpusPerServer=4,
+        gpu={"model": "h100-sxm", "memory": "8GiB", "contextMemory": "100MiB"},
+        network={"interServer": {"bandwidth": "200Gb/s", "latency": "2us"}, "intraServer": {"bandwidth": "300GB/s"}},
+        workload={"command": ["torchrun", "train.py"], "ranksPerServer": 2, "tokensPerStep": 1024},
+        steps=7,
+        cost={"strict": True, "unknownLimit": 0.1},
+    )
+    plan = planning.build(spec, source="test", token="secret")
+    assert plan.document == {
+        "name": "demo",
+        "core": {
+            "servers": 2,
+            "gpus_per_server": 4,
+            "ranks_per_server": 2,
+            "gpu": "h100-sxm",
+            "gpu_memory_bytes": 8 * 2**30,
+            "host_cost": "table",
+            "time_sync": "conservative",
+            "steps": 7,
+            "tokens_per_step": 1024,
+            "samples_per_step": None,
+            "strict": True,
+            "unknown_limit": 0.1,
+            "network": {
+                "inter_bytes_per_s": 25 * 10**9,
+                "inter_latency_ns": 2000,
+                "intra_bytes_per_s": 300 * 10**9,
+            },
+            "startup_timeout_s": 600,
+            "token": "secret",
+        },
+        "server": {
+            "devices": 4,
+            "ranks": 2,
+            "world": 4,
+            "gpu": "h100-sxm",
+            "conf": {
+                "mode": "core",
+                "host_cost": "table",
+                "devices": "4",
+                "gpu.name": "NVIDIA H100 80GB HBM3",
+                "gpu.cc": "9.0",
+                "gpu.sm_count": "132",
+                "gpu.memory_bytes": str(8 * 2**30),
+                "gpu.context_bytes": str(100 * 2**20),
+                "gpu.clock_khz": "1980000",
+                "gpu.memory_clock_khz": "2619000",
+                "gpu.memory_bus_bits": "5120",
+                "gpu.l2_bytes": "52428800",
+                "gpu.smem_per_block": "49152",
+                "gpu.smem_per_block_optin": "232448",
+                "gpu.smem_per_sm": "233472",
+                "gpu.reserved_smem_per_block": "1024",
+                "gpu.regs_per_sm": "65536",
+                "gpu.max_threads_per_sm": "2048",
+                "gpu.max_blocks_per_sm": "32",
+                "gpu.nvlinks": "18",
+                "gpu.power_limit_mw": "700000",
+                "payload_limit": "65536",
+                "known_limit": "1048576",
+                "reply_timeout_ms": "60000",
+                "ring.records": "65536",
+                "ring.defs_bytes": "4194304",
+                "ring.inbox_bytes": "4194304",
+            },
+        },
+    }
+
+
+def test_what_the_spec_leaves_open_comes_from_the_catalogue() -> None:
+    document = planning.build(make(), source="test").document
+    gpu = catalogue.gpu("h100-sxm")
+    assert document["core"]["gpu_memory_bytes"] == gpu.memory_bytes
+    assert document["core"]["network"] == {
+        "inter_bytes_per_s": gpu.nic_bytes_per_s,
+        "inter_latency_ns": 5000,
+        "intra_bytes_per_s": None,
+    }
+    assert document["server"]["conf"]["gpu.context_bytes"] == str(gpu.context_bytes)
+
+
+def test_each_run_has_a_token_of_its_own() -> None:
+    first, second = (planning.build(make(), source="test").document["core"]["token"] for _ in range(2))
+    assert first != second
+    assert len(first) == 32
+
+
+def test_an_unknown_gpu_is_named_with_what_is_allowed() -> None:
+    with pytest.raises(SpecError) as caught:
+        planning.build(make(gpu={"model": "h100-smx"}), source="a.yaml")
+    assert str(caught.value) == (
+        "a.yaml: spec.gpu.model: 'h100-smx' is not in the GPU catalogue; did you mean h100-sxm? allowed: "
+        + ", ".join(catalogue.names())
+    )
+
+
+def test_memory_must_hold_a_context() -> None:
+    with pytest.raises(SpecError, match=r"spec.gpu.memory: 256 MiB does not hold the context of a process \(550 MiB\)"):
+        planning.build(make(gpu={"memory": "256MiB"}), source="test")
+
+
+def test_every_model_of_the_catalogue_makes_a_plan() -> None:
+    for name in catalogue.names():
+        assert planning.build(make(gpu={"model": name}), source="test").document["server"]["gpu"] == name
+
+
+def test_the_catalogue_is_listed() -> None:
+    lines = list(planning.catalogue_lines())
+    assert len(lines) == len(catalogue.names())
+    assert lines[0].split() == ["h100-sxm", "79.2", "GiB", "sm_90", "NVIDIA", "H100", "80GB", "HBM3"]

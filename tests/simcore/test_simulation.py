@@ -1,0 +1,345 @@
+"""Sessions and matching without gRPC: what records become, and that the order of servers' messages changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes import AUTOGRAD, BLOCKING, FOREGROUND, IN_GRAPH, MORE, FakeRank, plan
+
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.records import Kind
+from eidolon_simcore.report import Report
+from eidolon_simcore.simulation import RejectedError, Simulation
+
+
+class Run:
+    """A simulation whose clock stands still; what it sends is kept by server."""
+
+    def __init__(self, out: Path, **changes: Any) -> None:
+        p = plan(**changes)
+        self.out = out
+        self.simulation = Simulation(p, DataflowEngine(), Report(p, out), version="test", now=0.0)
+        self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
+        for server, box in self.sent.items():
+            self.simulation.hello(
+                pb.Hello(protocol=1, server=server, devices=2, gpu="h100-sxm", token="secret"), box.append, 0.0
+            )
+
+    def send(self, server: int = 0, **message: Any) -> None:
+        self.simulation.message(server, pb.AgentMessage(**message), 0.0)
+
+    def join(self, session: int, rank: int, world: int, server: int = 0) -> None:
+        self.send(server, joined=pb.RankJoined(session=session, rank=rank, world=world))
+
+    def batch(self, rank: FakeRank, server: int = 0) -> None:
+        self.send(server, batch=rank.batch())
+        self.simulation.advance(0.0)
+
+    def replies(self, server: int = 0) -> dict[tuple[int, int], tuple[int, int]]:
+        batches = [m.replies for m in self.sent[server] if m.HasField("replies")]
+        return {(b.session, r.seq): (r.clock_ns, r.value) for b in batches for r in b.replies}
+
+    def payloads(self, server: int = 0) -> dict[tuple[int, int], bytes]:
+        found = [m.payload for m in self.sent[server] if m.HasField("payload")]
+        return {(p.session, p.seq): p.data for p in found}
+
+    def summary(self) -> dict[str, Any]:
+        for server in self.sent:
+            if self.simulation._servers[server].exit_code is None:
+                self.send(server, goodbye=pb.Goodbye())
+        self.simulation.finish(0.0)
+        return json.loads((self.out / "summary.json").read_text())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def alone(run: Run) -> FakeRank:
+    run.join(1, -1, -1)
+    return FakeRank(1)
+
+
+def test_host_time_adds_up_and_polls_cost_a_microsecond(run: Run) -> None:
+    rank = alone(run)
+    rank.write(Kind.HOST, call="cudaGetDevice")  # 100 ns
+    rank.write(Kind.HOST, call="never_heard_of")  # 500 ns
+    rank.write(Kind.SLEEP, value=1_000_000)
+    seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
+    background = rank.write(Kind.CLOCK, flags=BLOCKING, thread=3)
+    later = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
+    run.batch(rank)
+    replies = run.replies()
+    assert replies[1, seq] == (1_001_600, 0)
+    assert replies[1, background] == (1_001_600, 0)
+    assert replies[1, later] == (1_002_600, 0)
+
+
+def test_measured_host_cost_comes_from_the_record(tmp_path: Path) -> None:
+    run = Run(tmp_path, host_cost="measured")
+    rank = alone(run)
+    rank.write(Kind.HOST, host_ns=7_000, call="cudaGetDevice")
+    seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING, host_ns=3_000)
+    run.batch(rank)
+    assert run.replies()[1, seq] == (10_000, 0)
+    assert run.summary()["host_cost"] == "measured"
+
+
+def test_folding_keeps_the_time_at_which_graph_nodes_and_background_work_are_issued(run: Run) -> None:
+    rank = alone(run)
+    rank.write(Kind.HOST, call="cudaGetDevice")
+    rank.write(Kind.GRAPH_LAUNCH, call="cudaGraphLaunch")  # 10 us
+    rank.kernel(3_352_000, flags=FOREGROUND | IN_GRAPH)
+    rank.kernel(3_352_000, flags=FOREGROUND | IN_GRAPH)
+    seq = rank.write(Kind.SYNC_STREAM, flags=FOREGROUND | BLOCKING)
+    run.batch(rank)
+    one = 3_000 + round(1_000_000 / 0.6 / 1_000)  # floor and bytes of the library family
+    assert run.replies()[1, seq] == (100 + 10_000 + 2 * one, 0)
+
+
+def test_copies_cost_by_their_bytes(run: Run) -> None:
+    rank = alone(run)
+    sig = rank.signature("copy", "d2d", pinned=0)
+    for size in (0, 33_554_432):
+        rank.write(Kind.COPY, sig=sig, value=size, stream=5)
+        seq = rank.write(Kind.SYNC_STREAM, flags=FOREGROUND | BLOCKING, stream=5)
+        run.batch(rank)
+    first, second = run.replies()[1, seq - 2][0], run.replies()[1, seq][0]
+    assert first == 1_200
+    assert second - first == pytest.approx(24_600, rel=0.1)
+
+
+def test_events_are_queried_and_timed_in_virtual_time(run: Run) -> None:
+    rank = alone(run)
+    rank.kernel(1 << 30)
+    rank.write(Kind.EVENT_RECORD, value=1)
+    query = rank.write(Kind.QUERY_EVENT, flags=FOREGROUND | BLOCKING, value=1)
+    sync = rank.write(Kind.SYNC_EVENT, flags=FOREGROUND | BLOCKING, value=1)
+    again = rank.write(Kind.QUERY_EVENT, flags=FOREGROUND | BLOCKING, value=1)
+    time = rank.write(Kind.EVENT_TIME, flags=FOREGROUND | BLOCKING, value=1)
+    run.batch(rank)
+    replies = run.replies()
+    assert (replies[1, query][1], replies[1, again][1]) == (0, 1)
+    assert replies[1, time][1] == replies[1, sync][0]
+
+
+def test_an_idle_rank_resumes_at_the_horizon_and_the_jump_is_counted(run: Run) -> None:
+    for session in (1, 2):
+        run.join(session, session - 1, 2)
+    busy, idle = FakeRank(1), FakeRank(2, device=1)
+    idle.write(Kind.IDLE, flags=0)
+    run.batch(idle)
+    busy.write(Kind.SLEEP, value=5_000_000)
+    run.batch(busy)
+    idle.write(Kind.RESUME, flags=0)
+    seq = idle.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
+    run.batch(idle)
+    assert run.replies()[2, seq] == (5_001_000, 0)
+    waits = {w["site"]: w["ns"] for w in run.summary()["host_waits"]}
+    assert waits["idle"] == 5_000_000
+
+
+def test_counts_of_what_is_not_modelled_or_known_reach_the_summary(run: Run) -> None:
+    rank = alone(run)
+    name = rank.signature("unmodelled", "cusparse:cusparseSpMM")
+    rank.write(Kind.UNMODELLED, sig=name, value=1)
+    rank.write(Kind.UNMODELLED, sig=name, value=5)
+    op = rank.signature("op", "aten::item")
+    rank.write(Kind.UNKNOWN_READ, sig=rank.signature("read", "copy", op=op), value=4)
+    rank.write(Kind.HOST, sig=rank.signature("mark", "tokens", value=64))
+    rank.mark()
+    run.batch(rank)
+    summary = run.summary()
+    assert summary["unmodelled"] == [{"name": "cusparse:cusparseSpMM", "count": 5}]
+    assert summary["unknown_reads"] == [{"site": "copy (aten::item)", "count": 1, "bytes": 4}]
+    assert summary["step_counts"] == {"0": 1}
+
+
+def test_an_unknown_share_over_the_limit_fails_a_strict_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, strict=True, unknown_limit=0.1)
+    rank = alone(run)
+    rank.write(Kind.KERNEL, sig=rank.signature("library", "who:knows", bytes=0, flops=0))
+    run.batch(rank)
+    summary = run.summary()
+    assert (summary["state"], summary["cost_share"]) == ("Failed", {"unknown": 1.0})
+    assert "100% of the device time has no known cost (limit 10%)" in summary["reason"]
+
+
+def test_too_many_signatures_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eidolon_simcore.session.MAX_SIGNATURES", 10)
+    rank = alone(run)
+    for i in range(11):
+        rank.signature("op", f"op{i}")
+    with pytest.raises(RejectedError, match="more than 10 signatures"):
+        run.batch(rank)
+
+
+# ---- collectives ---------------------------------------------------------------------------------------------------
+
+
+def pair(run: Run) -> list[FakeRank]:
+    ranks = [FakeRank(1), FakeRank(2, device=1)]
+    for i, rank in enumerate(ranks):
+        run.join(rank.session, i, 2)
+        rank.comm(7, i, 2)
+        run.batch(rank)
+    return ranks
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_send_brings_its_bytes_to_the_receiver(run: Run, late: bool) -> None:
+    ranks = pair(run)
+    send = ranks[0].collective("send", 7, 0, 3, dtype=1, bytes=3, peer=1, payload=b"abc")
+    if late:
+        ranks[0]._payloads.clear()
+    receive = ranks[1].collective("recv", 7, 0, 3, dtype=1, bytes=3, peer=0, payload=b"")
+    ranks[1]._payloads.clear()
+    sync = ranks[1].sync()
+    run.batch(ranks[1])
+    run.batch(ranks[0])
+    if late:
+        assert run.payloads() == {}
+        assert (2, sync) not in run.replies()
+        ranks[0].late_payload(send, b"abc")
+        run.batch(ranks[0])
+    assert run.payloads() == {(2, receive): b"abc"}
+    assert (2, sync) in run.replies()
+
+
+def test_unknown_bytes_come_as_an_empty_payload(run: Run) -> None:
+    ranks = pair(run)
+    for rank in ranks:
+        rank.collective("all_reduce", 7, 0, 1, payload=b"")
+        run.batch(rank)
+    assert set(run.payloads().values()) == {b""}
+    assert len(run.payloads()) == 2
+
+
+def test_an_all_to_all_by_sends_takes_as_long_as_its_busiest_port(tmp_path: Path) -> None:
+    size = 1 << 28
+    times = {}
+    for n in (2, 4):
+        run = Run(tmp_path / str(n), ranks_per_server=4, host_cost="measured")
+        ranks = [FakeRank(i + 1, device=i) for i in range(n)]
+        for i, rank in enumerate(ranks):
+            run.join(rank.session, i, n)
+            rank.comm(7, i, n)
+            run.batch(rank)
+        start = run.replies()[1, 0][0]
+        for rank in ranks:
+            for peer in range(n):
+                part = {"dtype": 1, "bytes": size // n, "peer": peer}
+                rank.collective("send", 7, 0, size // n, flags=FOREGROUND | MORE, **part)
+                last = FOREGROUND | (MORE if peer + 1 < n else 0)
+                rank.collective("recv", 7, 0, size // n, flags=last, **part)
+            sync = rank.sync()
+            run.batch(rank)
+        times[n] = (run.replies()[1, sync][0] - start) / 1e3
+        assert run.simulation.state is None
+    assert times[2] == pytest.approx(510, rel=0.2)  # measured all_to_all of 256 MiB
+    assert times[4] == pytest.approx(662, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda r: r.comm(7, 1, 2), "rank 1 joins as 1, which rank 1 is already"),
+        (lambda r: r.comm(7, 0, 3), "rank 1 joins as 0 of 3, others as members of 2"),
+        (lambda r: r.collective("all_reduce", 8, 0, 1), "communicator that does not exist"),
+        (
+            lambda r: r.collective("all_reduce", 7, 0, 1, device=0),
+            "rank 1 is not a member of communicator unique7 on device 0",
+        ),
+        (lambda r: r.collective("send", 7, 0, 1, peer=5), "send with peer 5 in communicator unique7 of 2"),
+        (lambda r: [r.collective("send", 7, 0, 1, peer=0) for _ in "ab"], "makes the same call twice"),
+    ],
+)
+def test_calls_that_contradict_each_other_end_the_run(run: Run, write: Any, words: str) -> None:
+    ranks = pair(run)
+    write(ranks[1])
+    run.batch(ranks[1])
+    assert run.simulation.state == "Failed"
+    assert words in run.simulation.reason
+
+
+def test_one_process_with_two_devices_makes_a_communicator_with_itself(run: Run) -> None:
+    run.join(1, -1, -1)
+    rank = FakeRank(1)
+    for device in (0, 1):
+        rank.device = device
+        rank.comm(7, device, 2)
+        if device == 0:
+            rank._rows[-1] = (*rank._rows[-1][:2], FOREGROUND, *rank._rows[-1][3:])  # a group: only its end blocks
+    run.batch(rank)
+    for device in (0, 1):
+        rank.device = device
+        more = MORE if device == 0 else 0
+        rank.collective("all_reduce", 7, 0, 1 << 20, flags=FOREGROUND | more, stream=10 + device)
+    seq = rank.sync()
+    run.batch(rank)
+    assert run.simulation.state is None
+    assert run.replies()[1, seq][0] > 200_000_000
+
+
+# ---- determinism ---------------------------------------------------------------------------------------------------
+
+
+def script(rank_number: int, world: int, rng: random.Random) -> list[Any]:
+    """Batches of one rank of a data-parallel job over two servers; the same for every run."""
+    rank = FakeRank(rank_number % 2 + 1, device=rank_number % 2)
+    rank.comm(7, rank_number, world)
+    out = [rank.batch()]
+    for step in range(4):
+        for _ in range(rng.randrange(1, 30)):
+            rank.kernel(rng.randrange(1 << 22))
+        rank.write(Kind.MEMORY, value=(10 + step) << 30)
+        rank.kernel(flags=FOREGROUND | AUTOGRAD)
+        small = np.full(4, rank_number, "<f4").tobytes()
+        rank.collective("all_reduce", 7, 2 * step, 4, stream=2, payload=small)
+        if rng.random() < 0.5:
+            out.append(rank.batch())
+        rank.collective("all_gather", 7, 2 * step + 1, 1 << 22, stream=2)
+        rank.write(Kind.EVENT_RECORD, stream=2, value=step + 1)
+        rank.write(Kind.QUERY_EVENT, flags=FOREGROUND | BLOCKING, value=step + 1)
+        rank.write(Kind.SYNC_EVENT, flags=FOREGROUND | BLOCKING, value=step + 1)
+        rank.mark()
+        out.append(rank.batch())
+    return out
+
+
+def play(out: Path, seed: int) -> tuple[dict[str, Any], list[Any], list[Any]]:
+    run = Run(out, servers=2)
+    world = 4
+    order = random.Random(seed)
+    scripts = {rank: script(rank, world, random.Random(100 + rank)) for rank in range(world)}
+    for rank in order.sample(range(world), world):
+        run.join(rank % 2 + 1, rank, world, rank // 2)
+    for rank in order.sample(range(world), world):  # communicators first: making them blocks
+        run.send(rank // 2, batch=scripts[rank].pop(0))
+    while any(scripts.values()):
+        rank = order.choice([rank for rank in scripts if scripts[rank]])
+        run.send(rank // 2, batch=scripts[rank].pop(0))
+        if order.random() < 0.6:
+            run.simulation.advance(0.0)
+    run.simulation.advance(0.0)
+    replies = [sorted(run.replies(server).items()) for server in (0, 1)]
+    payloads = [sorted(run.payloads(server).items()) for server in (0, 1)]
+    summary = run.summary()
+    assert summary["state"] == "Succeeded", summary["reason"]
+    del summary["engine"]["early_queries"]  # how a query was decided is no part of the timeline
+    return summary, replies, payloads
+
+
+def test_the_order_of_messages_of_different_servers_changes_nothing(tmp_path: Path) -> None:
+    first = play(tmp_path / "0", 0)
+    assert [s["index"] for s in first[0]["steps"]] == [1, 2, 3, 4]
+    assert len(first[2][0]) == 8
+    for seed in range(1, 12):
+        assert play(tmp_path / str(seed), seed) == first
