@@ -39,7 +39,7 @@ $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 
 $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
 	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps --no-build-isolation --reinstall-package eidolon .
-	$(BIN)/python -m eidolon_interposer.plugin ensure --torch-from $(VENV)
+	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(VENV)
 	@touch $@
 
 # A second environment with a newer torch, for tests that hold both versions against each other.
@@ -47,7 +47,7 @@ setup-torch214: $(CACHE)/torch214/.stamp
 
 $(CACHE)/torch214/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 	$(PYTHON) tools/bootstrap.py $(CACHE)/torch214 torch==2.14.1 numpy
-	$(BIN)/python -m eidolon_interposer.plugin ensure --torch-from $(CACHE)/torch214
+	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/torch214
 	@touch $@
 
 # ---- native ----------------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +44,16 @@ class Result:
 Run = Callable[..., Result]
 
 
+#: Every process that these tests start inherits it, however far it gets away.
+MARK = f"E2E_MARK={uuid.uuid4()}"
+
+
 def environment() -> dict[str, str]:
     """What a user's shell holds, without a test runner's own settings."""
     dropped = ("PYTEST_", "PYTHONPATH", "LD_PRELOAD", "EIDOLON_", "PET_", "RANK", "WORLD_SIZE", "MASTER_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    name, _, value = MARK.partition("=")
+    return {**kept, name: value}
 
 
 @pytest.fixture
@@ -70,21 +79,28 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Any:
-    """After every test: no directory in shared memory and no process of ours beyond those that were there before."""
-    before = _ours()
+def nothing_is_left() -> Iterator[None]:
+    """After every test: no process that a run started, and no directory in shared memory whose run is gone."""
     yield
-    assert _ours() <= before
+    assert _processes() == []
+    assert _abandoned_directories() == []
 
 
-def _ours() -> set[str]:
-    found = {str(path) for path in Path("/dev/shm").glob("eidolon-*")}
+def _processes() -> list[str]:
+    found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and MARK.encode() in (entry / "environ").read_bytes():
                 command = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-            except OSError:
-                continue
-            if "eidolon_simcore" in command or "eidolon_interposer" in command:
-                found.add(f"{entry.name} {command}")
+                found.append(f"{entry.name} {command}")
+    return found
+
+
+def _abandoned_directories() -> list[Path]:
+    """Those of runs beside ours are locked by their owners."""
+    found = []
+    for owner in Path("/dev/shm").glob("eidolon-*/owner"):
+        with contextlib.suppress(OSError), owner.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.append(owner.parent)
     return found

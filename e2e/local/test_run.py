@@ -24,7 +24,8 @@ def test_demo_an_unmodified_script_on_two_servers(run: Run) -> None:
     summary = result.summary
     assert summary["state"] == "Succeeded"
     assert summary["ranks"] == 4
-    assert [step["name"] for step in summary["steps"]] == ["startup"] + ["step"] * 10
+    # Ten steps: the first one ends the start-up.
+    assert [step["name"] for step in summary["steps"]] == ["startup"] + ["step"] * 9
     # The script measures what the simulation says, on its own clock.
     assert float(lines[-1][1]) == pytest.approx(summary["steps"][-1]["time_ns"] / 1e6, rel=0.05)
     for device in ("0/0", "0/1", "1/0", "1/1"):
@@ -41,7 +42,7 @@ def test_the_same_command_twice_gives_the_same_times(run: Run) -> None:
     first, second = run(*command), run(*command)
     assert first.code == second.code == 0, first.all_output + second.all_output
     times = [[step["time_ns"] for step in result.summary["steps"][1:]] for result in (first, second)]
-    assert len(times[0]) == 3
+    assert len(times[0]) == 2
     assert times[0] == pytest.approx(times[1], rel=1e-3)
 
 
@@ -49,7 +50,7 @@ def test_the_plain_launcher(run: Run) -> None:
     result = run("--gpus-per-server", "2", "--launcher", "plain", "--", "python", DDP, *SMALL)
     assert result.code == 0, result.all_output
     assert result.summary["ranks"] == 2
-    assert len(result.summary["steps"]) == 4
+    assert len(result.summary["steps"]) == 3
 
 
 def test_one_gpu_without_any_launcher(run: Run) -> None:
@@ -65,11 +66,11 @@ def test_the_run_ends_after_the_given_steps(run: Run) -> None:
     result = run("--gpus-per-server", "2", "--steps", "4", "--", *command)
     assert result.code == 0, result.all_output
     assert result.summary["state"] == "Succeeded"
-    assert len([step for step in result.summary["steps"] if step["name"] == "step"]) == 4
+    assert len(result.summary["steps"]) == 4
 
 
 def test_the_baseline_without_a_core(run: Run) -> None:
-    result = run("--gpus-per-server", "2", "--null-core", "--", "torchrun", "--nproc-per-node", "2", DDP, *SMALL)
+    result = run("--null-core", "--", "torchrun", "--nproc-per-node", "1", DDP, *SMALL)
     assert result.code == 0, result.all_output
     assert "step   3" in result.out
     assert not (result.directory / "summary.json").exists()
@@ -79,8 +80,9 @@ def test_host_waits_and_virtual_time_do_not_deadlock(run: Run, tmp_path: Path) -
     """Rank 0 synchronises, then sets the key that rank 1 waits for."""
     script = tmp_path / "store.py"
     script.write_text(
-        "import torch, torch.distributed as dist\n"
-        "dist.init_process_group('nccl', device_id=torch.device('cuda', int(__import__('os').environ['LOCAL_RANK'])))\n"
+        "import os, torch, torch.distributed as dist\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "dist.init_process_group('nccl')\n"
         "store = dist.distributed_c10d._get_default_store()\n"
         "x = torch.ones(1 << 20, device='cuda')\n"
         "dist.all_reduce(x)\n"
@@ -113,7 +115,7 @@ def test_out_of_memory_is_the_frameworks_own_error(run: Run, tmp_path: Path) -> 
     oom = result.summary["oom"][-1]
     assert (oom["server"], oom["device"], oom["requested_bytes"], oom["capacity_bytes"]) == (0, 0, 2**30, 8 * 2**30)
     assert 7 * 2**30 <= oom["allocated_bytes"] < 8 * 2**30
-    assert result.out.count("Out of memory in startup on server 0 device 0: 1.00 GiB requested") == 1
+    assert result.out.count("Out of memory in step 1 on server 0 device 0: 1.00 GiB requested") == 1
 
 
 def test_the_exit_code_is_the_workloads(run: Run) -> None:
@@ -161,8 +163,8 @@ def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> Non
         raise AssertionError("the workload never trained")
     started = time.monotonic()
     process.send_signal(number)
-    process.stdout.read()
-    assert process.wait(60) == 128 + number
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
     assert time.monotonic() - started < 45
 
 

@@ -48,7 +48,7 @@ struct Operator {
   bool writes = false;             // has arguments whose bytes it changes
   bool updates_statistics = false; // batch norm: writes what its schema does not say
   Fill fill = Fill::kNone;
-  bool copies = false;          // argument 1 to argument 0
+  bool copies = false; // argument 1 to argument 0
   std::vector<Argument> arguments;
 
   // A boxed call passes the whole stack: the arguments are on top.

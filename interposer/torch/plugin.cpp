@@ -6,6 +6,7 @@
 //   names it     the innermost running operator of a thread becomes a signature of kind "op" with the shapes that costs
 //                depend on (operators.h); kernel, GEMM, ... signatures refer to it
 //   forgets      device bytes that it writes become unknown at its begin (writes.h), so that what it copies survives
+//   computes     an operator on small, known tensors is run on the CPU over the same memory at its end (compute.h)
 //
 // and a tracker in the caching allocator makes each block unknown that is handed out, so that no block leaks the bytes
 // of its last user. Nothing is counted here and nothing is thrown. In processes that are no rank (data loaders, forked
@@ -14,8 +15,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
 
+#include "compute.h"
 #include "core.h"
 #include "operators.h"
 #include "writes.h"
@@ -61,6 +64,9 @@ struct Thread {
   uint32_t current; // signature of the innermost operator
   uint32_t depth;
   bool allocator_watched;
+  bool computing;          // runs an operator on the CPU just now: not to be observed
+  uint32_t computed_depth; // depth of the operator that will be computed at its end, 0: none
+  Pending *pending;        // its arguments
   uint32_t outer[kDepth];
   Name names[kNames];
   Shape shapes[kShapes];
@@ -79,6 +85,29 @@ const Operator &operator_of(Thread &thread, const at::RecordFunction &function) 
   return *entry.op;
 }
 
+const Computable &computable_of(const Operator &op) {
+  static auto &mutex = *new std::mutex;
+  static auto &all = *new std::map<const Operator *, Computable>;
+  std::lock_guard hold(mutex);
+  auto found = all.find(&op);
+  return found != all.end() ? found->second : all.emplace(&op, computable(op)).first->second;
+}
+
+// Decides at its begin whether an operator is computed: the outermost of which that is possible.
+void consider(Thread &thread, const Operator &op, Inputs inputs) {
+  const Computable &how = computable_of(op);
+  if (!how.possible || (thread.computed_depth != 0 && !how.before))
+    return;
+  thread.computing = true;
+  auto pending = begin_compute(how, op, inputs);
+  if (pending && thread.computed_depth == 0) {
+    delete thread.pending;
+    thread.pending = new Pending(std::move(*pending));
+    thread.computed_depth = thread.depth;
+  }
+  thread.computing = false;
+}
+
 uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
   const uint64_t hash = facts.hash(reinterpret_cast<uintptr_t>(&op));
   Thread::Shape &entry = thread.shapes[hash % Thread::kShapes];
@@ -93,6 +122,7 @@ void enter(Thread &thread, const at::RecordFunction &function) {
     return;
   Facts facts;
   const Inputs inputs = op.arguments_of(function.inputs());
+  consider(thread, op, inputs);
   const bool shapes = !op.is_view && gather(op, inputs, facts);
   if (!shapes && thread.current != 0) // a part of the outer operator that costs nothing by itself
     return;
@@ -112,6 +142,8 @@ void enter(Thread &thread, const at::RecordFunction &function) {
 
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function) {
   Thread &thread = this_thread;
+  if (thread.computing)
+    return nullptr;
   if (thread.depth < Thread::kDepth)
     thread.outer[thread.depth] = thread.current;
   ++thread.depth;
@@ -119,15 +151,27 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
     try {
       enter(thread, function);
     } catch (...) { // the operator runs as if it had not been seen
+      thread.computing = false;
     }
   }
   return nullptr;
 }
 
-void on_end(const at::RecordFunction &, at::ObserverContext *) {
+void on_end(const at::RecordFunction &function, at::ObserverContext *) {
   Thread &thread = this_thread;
-  if (thread.depth == 0)
+  if (thread.computing || thread.depth == 0)
     return;
+  if (thread.computed_depth == thread.depth) {
+    thread.computing = true;
+    try {
+      end_compute(*thread.pending, function.outputs());
+    } catch (...) { // what the CPU cannot do stays unknown
+    }
+    thread.computing = false;
+    thread.computed_depth = 0;
+    delete thread.pending;
+    thread.pending = nullptr;
+  }
   if (--thread.depth < Thread::kDepth && thread.outer[thread.depth] != thread.current)
     set_operator(thread.current = thread.outer[thread.depth]);
 }
@@ -143,6 +187,6 @@ extern "C" __attribute__((visibility("default"))) int eidolon_plugin_attach(void
     return 0;
   if (!attached.exchange(true))
     at::addGlobalCallback(
-        at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+        at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
   return 1;
 }

@@ -401,6 +401,8 @@ def workload_environment(spec: Spec, server: int, master_port: int, inherited: M
         "GLOO_SOCKET_IFNAME": "lo",
         # Output goes through a pipe: without this, a line would show when 8 KiB are full.
         "PYTHONUNBUFFERED": "1",
+        # A torch that no plugin was shipped for gets one compiled, once.
+        "EIDOLON_PLUGIN_BUILD": "1",
         **{key: value for key, value in inherited.items() if not key.startswith("EIDOLON_")},
         "PET_NNODES": str(spec.servers),
         "PET_NODE_RANK": str(server),

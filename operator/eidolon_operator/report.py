@@ -51,7 +51,7 @@ _RATES: Final = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"))
 
 def _heading(summary: Summary, title: str) -> str:
     lines = [
-        f"{title}: {summary['state']}" + (f" ({summary['reason']})" if summary.get("reason") else ""),
+        f"{title}: {summary['state']}" + (f": {summary['reason']}" if summary.get("reason") else ""),
         f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {summary['host_cost']}; "
         f"{format_ns(summary['virtual_ns'])} simulated in {summary['wall_s']:.1f} s",
     ]
@@ -70,7 +70,8 @@ def _step_table(steps: Sequence[Step]) -> str:
 
     def row(step: Step) -> _Row:
         cells = [format_ns(step["time_ns"])]
-        cells += [format_count(step[key]) if step.get(key) is not None else "-" for key, _ in rates]
+        known = step["name"] != "startup"  # a rate over the start-up says nothing
+        cells += [format_count(step[key]) if known and step.get(key) is not None else "-" for key, _ in rates]
         cells += _memory_cells(step["peak_bytes"], devices)
         return _Row("startup" if step["name"] == "startup" else str(step["index"]), tuple(cells))
 
@@ -166,9 +167,8 @@ def _findings(summary: Summary) -> str:
 
 
 def _out_of_memory(item: Mapping[str, Any]) -> str:
-    step = "startup" if item["step"] in (None, 0) else f"step {item['step']}"
     return (
-        f"Out of memory in {step} on server {item['server']} device {item['device']}: "
+        f"Out of memory in step {item['step']} on server {item['server']} device {item['device']}: "
         f"{format_bytes(item['requested_bytes'])} requested with {format_bytes(item['allocated_bytes'])} of "
         f"{format_bytes(item['capacity_bytes'])} allocated"
     )

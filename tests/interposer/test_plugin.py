@@ -22,47 +22,6 @@ from eidolon_interposer import plugin
 LIB = Path(os.environ.get("EIDOLON_TEST_LIB", Path(eidolon_interposer.__file__).parent / "lib"))
 TORCH_214 = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eidolon" / "torch214"
 
-SPY = r"""
-#include <dlfcn.h>
-#include <cstdint>
-#include <map>
-#include <mutex>
-#include <string>
-namespace eidolon {
-struct Attribute { const char *key; int64_t value; };
-static std::mutex &mutex = *new std::mutex;
-static std::map<uint32_t, std::string> &texts = *new std::map<uint32_t, std::string>;
-static std::string &passed = *new std::string;
-static int switches = 0;
-uint32_t signature(const char *kind, const char *name, const Attribute *attributes, size_t n) {
-  using F = uint32_t (*)(const char *, const char *, const Attribute *, size_t);
-  static F real = (F)dlsym(RTLD_NEXT, "_ZN7eidolon9signatureEPKcS1_PKNS_9AttributeEm");
-  uint32_t id = real(kind, name, attributes, n);
-  std::string text = std::string(kind) + "\t" + name;
-  for (size_t i = 0; i < n; ++i)
-    text += "\t" + std::string(attributes[i].key) + "=" + std::to_string(attributes[i].value);
-  std::lock_guard hold(mutex);
-  texts[id] = text;
-  passed += text + "\n";
-  return id;
-}
-void set_operator(uint32_t sig) {
-  using F = void (*)(uint32_t);
-  static F real = (F)dlsym(RTLD_NEXT, "_ZN7eidolon12set_operatorEj");
-  ++switches;
-  real(sig);
-}
-}
-extern "C" const char *spy_text(uint32_t id) { return eidolon::texts[id].c_str(); }
-extern "C" int spy_switches() { return std::exchange(eidolon::switches, 0); }
-extern "C" const char *spy_passed() {
-  static std::string out;
-  std::lock_guard hold(eidolon::mutex);
-  out = std::exchange(eidolon::passed, "");
-  return out.c_str();
-}
-"""
-
 CHILD = r"""
 import ctypes, json, os, sys, traceback, warnings
 warnings.simplefilter("ignore")
@@ -126,9 +85,7 @@ def environments() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def spy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("spy")
-    source, library = directory / "spy.cpp", directory / "spy.so"
-    source.write_text("#include <utility>\n" + SPY)
+    source, library = Path(__file__).parent / "plugin_spy.cpp", tmp_path_factory.mktemp("spy") / "spy.so"
     subprocess.run(["g++", "-std=c++20", "-O1", "-fPIC", "-shared", source, "-o", library], check=True)
     return library
 

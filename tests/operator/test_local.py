@@ -32,6 +32,7 @@ def test_torchrun_finds_its_environment() -> None:
     assert environment(make()) == {
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONUNBUFFERED": "1",
+        "EIDOLON_PLUGIN_BUILD": "1",
         "VIRTUAL_ENV": "/v",
         "PATH": f"/bin:{Path(sys.executable).parent}",
         "PET_NNODES": "2",
@@ -44,7 +45,7 @@ def test_torchrun_finds_its_environment() -> None:
 
 def test_plain_ranks_get_what_torch_distributed_reads() -> None:
     found = environment(make(launcher="plain", ranksPerServer=2))
-    assert {key: found[key] for key in found if not key.startswith(("P", "GLOO", "VIRTUAL"))} == {
+    assert {key: found[key] for key in found if not key.startswith(("P", "GLOO", "VIRTUAL", "EIDOLON_"))} == {
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1",

@@ -43,7 +43,7 @@ def summary(steps: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
 
 def test_the_whole_report() -> None:
     steps = [
-        step(0, 2000, {"0/0": GIB, "0/1": GIB}),
+        step(0, 2000, {"0/0": GIB, "0/1": GIB}, tokens=4096.0),
         step(1, 71.3, {"0/0": 9 * GIB, "0/1": 8 * GIB}, tokens=114_885.0),
         step(2, 71.5, {"0/0": 10 * GIB, "0/1": 8 * GIB}, tokens=114_563.0),
     ]
@@ -90,7 +90,7 @@ def test_a_failed_run_says_why_and_where_memory_ended() -> None:
         "capacity_bytes": 8 * GIB,
     }
     found = report.render(summary([], state="Failed", reason="rank 1 died", oom=[oom, oom]), title="demo")
-    assert found.startswith("demo: Failed (rank 1 died)\n")
+    assert found.startswith("demo: Failed: rank 1 died\n")
     assert "No step became final." in found
     line = "Out of memory in step 3 on server 0 device 1: 2.00 GiB requested with 7.00 GiB of 8.00 GiB allocated"
     assert found.count(line) == 1

@@ -165,11 +165,16 @@ EID_API Status ipc_close(void *pointer);
 EID_API void value_unknown(void *pointer, size_t bytes);
 // As value_unknown, for a kernel whose result is known (a fill with a number from the host).
 EID_API void value_computed(void *pointer, size_t bytes, const void *data);
-// Known range that contains pointer: its remaining length, 0 if unknown.
+// Waits, in real time only, until no payload is outstanding for these bytes.
+EID_API void value_settle(const void *pointer, size_t bytes);
+// Known range that contains pointer: its remaining length, 0 if unknown or still to come.
 EID_API size_t value_known(const void *pointer, size_t bytes);
 // Copies device bytes to host memory, zeros for unknown; returns the number of unknown bytes.
 EID_API size_t value_read(const void *pointer, size_t bytes, void *out);
 EID_API void value_write(void *pointer, size_t bytes, const void *data);
+// The calling thread's next read of an unknown 1-, 4- or 8-byte value gets this number (an operator that reads its own
+// answer from the device was computed before it ran); -1: no more.
+EID_API void value_expect(int64_t value);
 
 // ---- operations on streams ---------------------------------------------------------------------------------------
 

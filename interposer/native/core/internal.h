@@ -70,7 +70,6 @@ void value_receive(uint64_t seq, void *to, size_t bytes);          // a payload 
 void value_send(uint64_t seq, const void *from, size_t bytes);     // publishes bytes as payload of `seq`
 void value_arrived(uint64_t seq, const void *data, size_t bytes);  // from the inbox
 bool value_pending(const void *pointer, size_t bytes);             // still depends on a payload
-void value_settle(const void *pointer, size_t bytes);              // waits until it does not
 
 // ---- streams ------------------------------------------------------------------------------------------------------
 

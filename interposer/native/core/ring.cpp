@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -415,7 +416,9 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
   if (call && s.next_call >= kFirstSignature)
     fatal("more than %u API calls have names", kFirstSignature - 1);
   found->second = call ? s.next_call++ : s.next++;
-  std::string text = std::string(kind) + '\n' + name + '\n';
+  std::string clean = name;
+  std::replace_if(clean.begin(), clean.end(), [](char c) { return c == '\n' || c == '\r'; }, ' '); // separates fields
+  std::string text = std::string(kind) + '\n' + clean + '\n';
   for (size_t i = 0; i < n; ++i)
     text += std::string(attributes[i].key) + '=' + std::to_string(attributes[i].value) + '\n';
   s.texts.emplace_back(found->second, std::move(text));

@@ -57,8 +57,8 @@ inline Status copy_box(const Box &to, const Box &from, size_t width, size_t heig
   if (joined)
     return copy_2d(to.at(0), to.pitch, from.at(0), from.pitch, width, height * depth, kind, stream, synchronous, call);
   for (size_t slice = 0; slice < depth; ++slice)
-    if (Status status = copy_2d(to.at(slice), to.pitch, from.at(slice), from.pitch, width, height, kind, stream,
-                                synchronous, call))
+    if (Status status =
+            copy_2d(to.at(slice), to.pitch, from.at(slice), from.pitch, width, height, kind, stream, synchronous, call))
       return status;
   return kSuccess;
 }
@@ -82,7 +82,8 @@ inline Status set_box(void *to, unsigned value, size_t element_bytes, size_t pit
     return set(at, value, element_bytes, width * height * depth, stream, synchronous, call);
   for (size_t z = 0; z < depth; ++z)
     for (size_t y = 0; y < height; ++y)
-      if (Status status = set(at + (z * slice_rows + y) * pitch, value, element_bytes, width, stream, synchronous, call))
+      if (Status status =
+              set(at + (z * slice_rows + y) * pitch, value, element_bytes, width, stream, synchronous, call))
         return status;
   return kSuccess;
 }

@@ -79,9 +79,7 @@ public:
            header_.e_shentsize == sizeof(Elf64_Shdr) && header_.e_shstrndx < header_.e_shnum;
   }
   size_t sections() const { return header_.e_shnum; }
-  Elf64_Shdr section(size_t i) const {
-    return load<Elf64_Shdr>(image_ + header_.e_shoff + i * sizeof(Elf64_Shdr));
-  }
+  Elf64_Shdr section(size_t i) const { return load<Elf64_Shdr>(image_ + header_.e_shoff + i * sizeof(Elf64_Shdr)); }
   std::string_view name(const Elf64_Shdr &s) const { return text(header_.e_shstrndx, s.sh_name); }
   std::string_view text(size_t strings, size_t offset) const {
     Elf64_Shdr s = section(strings);
@@ -104,8 +102,8 @@ inline void read_kernel_info(KernelFacts *facts, const char *at, size_t bytes) {
     case kInfoMaxThreads:
     case kInfoRequiredThreads:
       if (n >= 12)
-        facts->attributes[kMaxThreads] = static_cast<int>(load<uint32_t>(p) * load<uint32_t>(p + 4) *
-                                                          load<uint32_t>(p + 8));
+        facts->attributes[kMaxThreads] =
+            static_cast<int>(load<uint32_t>(p) * load<uint32_t>(p + 4) * load<uint32_t>(p + 8));
       break;
     case kInfoCluster:
       if (n >= 12) {
@@ -188,7 +186,9 @@ inline std::string_view word(std::string_view text, size_t *at) {
   while (*at < text.size() && std::isspace(static_cast<unsigned char>(text[*at])) != 0)
     ++*at;
   const size_t begin = *at;
-  auto inside = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '.'; };
+  auto inside = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '.';
+  };
   while (*at < text.size() && inside(text[*at]))
     ++*at;
   return text.substr(begin, *at - begin);
@@ -201,9 +201,9 @@ inline void read_ptx_variable(std::string_view text, size_t at, Image *out) {
     if (w == ".align") {
       word(text, &at);
     } else if (w.front() == '.') { // a type ends in its bits; other words (.v2, .attribute) do not matter here
-      const size_t digit = w.find_first_of("0123456789");
-      if (digit != std::string_view::npos && digit == 2)
-        element = static_cast<size_t>(std::atoi(std::string(w.substr(digit)).c_str())) / 8;
+      const size_t digits = w.find_first_of("0123456789");
+      if (digits != std::string_view::npos && std::strchr("bfsut", w[1]) != nullptr)
+        element = static_cast<size_t>(std::atoi(std::string(w.substr(digits)).c_str())) / 8;
     } else {
       size_t count = 1;
       while (at < text.size() && text[at] == '[') {

@@ -8,6 +8,8 @@
 #include "cuda_driver.h"
 
 #include <array>
+#include <map>
+#include <mutex>
 #include <set>
 #include <vector>
 
@@ -30,7 +32,7 @@ struct Contexts {
   std::mutex mutex;
   std::array<Context, kMaxDevices> primary;
   std::array<int, kMaxDevices> retained{};
-  std::set<Context *> created;
+  std::map<Context *, bool> created; // whether it lives; the object stays: other threads' stacks may name it
   std::set<std::pair<int, int>> peers;
   unsigned long long next_id = kMaxDevices + 1;
 };
@@ -62,7 +64,8 @@ Context *find(CUcontext handle) {
     if (context == primary_of(d))
       return context;
   std::lock_guard hold(all.mutex);
-  return all.created.contains(context) ? context : nullptr;
+  auto found = all.created.find(context);
+  return found != all.created.end() && found->second ? context : nullptr;
 }
 
 Context *current() {
@@ -112,7 +115,7 @@ Status create(CUcontext *out, unsigned flags, CUdevice device) {
   {
     std::lock_guard hold(all.mutex);
     context = new Context{device, false, flags, all.next_id++};
-    all.created.insert(context);
+    all.created[context] = true;
   }
   adopt_current();
   thread_contexts.stack.push_back(context);
@@ -240,7 +243,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   std::erase(stack, context);
   Contexts &all = contexts();
   std::lock_guard hold(all.mutex);
-  all.created.erase(context); // the object stays: other threads' stacks may name it
+  all.created[context] = false;
   return result(kSuccess);
 }
 
@@ -334,7 +337,8 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   return result(device_synchronize(context->device, EID_CALL("cuCtxSynchronize")));
 }
 
-// ---- properties of the current context --------------------------------------------------------------------------------
+// ---- properties of the current context
+// --------------------------------------------------------------------------------
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned *version) {
   constexpr unsigned kContextApi = 3020;

@@ -1,7 +1,7 @@
 // Driver: copies and sets.
 //
-// One call is one copy of the core (linear or pitched); a 3D call is one where its slices lie back to back, else one per
-// slice. Copies from and to CUDA arrays are not modelled.
+// One call is one copy of the core (linear or pitched); a 3D call is one where its slices lie back to back, else one
+// per slice. Copies from and to CUDA arrays are not modelled.
 #include "cuda_driver.h"
 
 #include "copies.h"
@@ -30,10 +30,10 @@ template <class Description> bool box_of(const Description &d, bool source, size
   const CUmemorytype type = source ? d.srcMemoryType : d.dstMemoryType;
   if (type == CU_MEMORYTYPE_ARRAY)
     return false;
-  const void *at = type == CU_MEMORYTYPE_HOST ? (source ? d.srcHost : d.dstHost)
-                                              : pointer(source ? d.srcDevice : d.dstDevice);
-  *out = {at, source ? d.srcPitch : d.dstPitch, rows, source ? d.srcXInBytes : d.dstXInBytes,
-          source ? d.srcY : d.dstY, z};
+  const void *at =
+      type == CU_MEMORYTYPE_HOST ? (source ? d.srcHost : d.dstHost) : pointer(source ? d.srcDevice : d.dstDevice);
+  *out = {at, source ? d.srcPitch : d.dstPitch, rows, source ? d.srcXInBytes : d.dstXInBytes, source ? d.srcY : d.dstY,
+          z};
   return true;
 }
 
@@ -137,7 +137,8 @@ EID_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_
   return result(linear(pointer(to), pointer(from), bytes, kDeviceToDevice, kOwn, true, EID_CALL("cuMemcpyDtoD")));
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
-  return result(linear(pointer(to), pointer(from), bytes, kDeviceToDevice, handle, false, EID_CALL("cuMemcpyDtoDAsync")));
+  return result(
+      linear(pointer(to), pointer(from), bytes, kDeviceToDevice, handle, false, EID_CALL("cuMemcpyDtoDAsync")));
 }
 EID_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
   return cuMemcpyDtoDAsync_v2(to, from, bytes, per_thread(handle));
@@ -176,25 +177,37 @@ EID_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *fro
 
 // ---- two and three dimensions ---------------------------------------------------------------------------------------
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *p) { return result(flat(p, kLegacy, true, EID_CALL("cuMemcpy2D"))); }
-EID_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *p) { return result(flat(p, kOwn, true, EID_CALL("cuMemcpy2D"))); }
+EID_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *p) {
+  return result(flat(p, kOwn, true, EID_CALL("cuMemcpy2D")));
+}
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *p, CUstream handle) {
   return result(flat(p, handle, false, EID_CALL("cuMemcpy2DAsync")));
 }
 EID_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *p, CUstream handle) {
   return cuMemcpy2DAsync_v2(p, per_thread(handle));
 }
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *p) { return result(flat(p, kLegacy, true, EID_CALL("cuMemcpy2D"))); }
-EID_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *p) { return result(flat(p, kOwn, true, EID_CALL("cuMemcpy2D"))); }
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *p) {
+  return result(flat(p, kLegacy, true, EID_CALL("cuMemcpy2D")));
+}
+EID_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *p) {
+  return result(flat(p, kOwn, true, EID_CALL("cuMemcpy2D")));
+}
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *p) { return result(solid(p, kLegacy, true, EID_CALL("cuMemcpy3D"))); }
-EID_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *p) { return result(solid(p, kOwn, true, EID_CALL("cuMemcpy3D"))); }
+EID_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *p) {
+  return result(solid(p, kOwn, true, EID_CALL("cuMemcpy3D")));
+}
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *p, CUstream handle) {
   return result(solid(p, handle, false, EID_CALL("cuMemcpy3DAsync")));
 }
 EID_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *p, CUstream handle) {
   return cuMemcpy3DAsync_v2(p, per_thread(handle));
 }
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *p) { return result(solid(p, kLegacy, true, EID_CALL("cuMemcpy3DPeer"))); }
-EID_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *p) { return result(solid(p, kOwn, true, EID_CALL("cuMemcpy3DPeer"))); }
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *p) {
+  return result(solid(p, kLegacy, true, EID_CALL("cuMemcpy3DPeer")));
+}
+EID_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *p) {
+  return result(solid(p, kOwn, true, EID_CALL("cuMemcpy3DPeer")));
+}
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *p, CUstream handle) {
   return result(solid(p, handle, false, EID_CALL("cuMemcpy3DPeerAsync")));
 }
@@ -219,13 +232,16 @@ EID_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, si
 CUresult cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
   return result(fill(to, value, 1, pitch, width, height, kLegacy, true, EID_CALL("cuMemsetD2D8")));
 }
-EID_EXPORT CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
+EID_EXPORT CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+                                         size_t height) {
   return result(fill(to, value, 1, pitch, width, height, kOwn, true, EID_CALL("cuMemsetD2D8")));
 }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream handle) {
+CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+                           CUstream handle) {
   return result(fill(to, value, 1, pitch, width, height, handle, false, EID_CALL("cuMemsetD2D8Async")));
 }
-EID_EXPORT CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream handle) {
+EID_EXPORT CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width,
+                                           size_t height, CUstream handle) {
   return cuMemsetD2D8Async(to, pitch, value, width, height, per_thread(handle));
 }
 CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
@@ -243,13 +259,16 @@ EID_EXPORT CUresult cuMemsetD16Async_ptsz(CUdeviceptr to, unsigned short value, 
 CUresult cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
   return result(fill(to, value, 2, pitch, width, height, kLegacy, true, EID_CALL("cuMemsetD2D16")));
 }
-EID_EXPORT CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
+EID_EXPORT CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
+                                          size_t height) {
   return result(fill(to, value, 2, pitch, width, height, kOwn, true, EID_CALL("cuMemsetD2D16")));
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream handle) {
+CUresult cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
+                            CUstream handle) {
   return result(fill(to, value, 2, pitch, width, height, handle, false, EID_CALL("cuMemsetD2D16Async")));
 }
-EID_EXPORT CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream handle) {
+EID_EXPORT CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width,
+                                            size_t height, CUstream handle) {
   return cuMemsetD2D16Async(to, pitch, value, width, height, per_thread(handle));
 }
 CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
@@ -270,10 +289,12 @@ CUresult cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t w
 EID_EXPORT CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
   return result(fill(to, value, 4, pitch, width, height, kOwn, true, EID_CALL("cuMemsetD2D32")));
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream handle) {
+CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height,
+                            CUstream handle) {
   return result(fill(to, value, 4, pitch, width, height, handle, false, EID_CALL("cuMemsetD2D32Async")));
 }
-EID_EXPORT CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream handle) {
+EID_EXPORT CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height,
+                                            CUstream handle) {
   return cuMemsetD2D32Async(to, pitch, value, width, height, per_thread(handle));
 }
 

@@ -1,7 +1,7 @@
 // Private to the driver library (cuda_*.cpp): its view of CUDA's header and of contexts.
 //
-// Functions are defined under the names that the library exports (cuMemAlloc_v2, not the cuMemAlloc that the header turns
-// into it), so that a search finds them and cuGetProcAddress can name them.
+// Functions are defined under the names that the library exports (cuMemAlloc_v2, not the cuMemAlloc that the header
+// turns into it), so that a search finds them and cuGetProcAddress can name them.
 #pragma once
 #pragma GCC visibility push(default) // what the header declares is what the library exports
 #include <cuda.h>
@@ -14,7 +14,10 @@
 
 namespace eidolon::driver {
 
-inline CUresult result(Status status) { return static_cast<CUresult>(status); }
+// The driver calls a bad pitch an invalid value.
+inline CUresult result(Status status) {
+  return static_cast<CUresult>(status == kInvalidPitch ? kInvalidValue : status);
+}
 
 // The driver counts as initialised where there are emulated devices: the runtime, which initialises it in reality, is
 // another library here.

@@ -66,8 +66,7 @@ extern "C" {
 
 CUresult cuGetProcAddress_v2(const char *name, void **out, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *found) {
-  constexpr cuuint64_t kKnown =
-      CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  constexpr cuuint64_t kKnown = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   if (name == nullptr || out == nullptr || (flags & ~kKnown) != 0)
     return result(kInvalidValue);
   CUdriverProcAddressQueryResult state;

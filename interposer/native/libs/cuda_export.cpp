@@ -4,8 +4,8 @@
 // runtime of CUDA 13.0 shows that it looks up some 280 documented functions through cuGetProcAddress, all of which are
 // there, and then asks for five tables: its own interface to the driver (6BD5FB6C), hooks and storage for tools
 // (A094798C, 42D85A81), storage per context (C693336E), context checks (263E8860), and at last D4082055, by which the
-// driver proves with a keyed hash that it is NVIDIA's. That proof is not imitated here, so a static runtime cannot work;
-// it is told so at its first table, in one line that names the library. The cure is to build it with the shared
+// driver proves with a keyed hash that it is NVIDIA's. That proof is not imitated here, so a static runtime cannot
+// work; it is told so at its first table, in one line that names the library. The cure is to build it with the shared
 // runtime (nvcc's -cudart shared), which is this project's own.
 #include "cuda_driver.h"
 

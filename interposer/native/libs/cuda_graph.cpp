@@ -68,8 +68,8 @@ CUstream handle_of(Stream *on) { return static_cast<CUstream>(stream_handle(on))
 
 template <class Parameters> Status kernel_node(Stream *on, const Parameters &p) {
   const void *kernel = p.func != nullptr ? static_cast<const void *>(p.func) : static_cast<const void *>(p.kern);
-  return launch(kernel, {p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ},
-                p.sharedMemBytes, handle_of(on), p.kernelParams, p.extra, 0);
+  return launch(kernel, {p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes,
+                handle_of(on), p.kernelParams, p.extra, 0);
 }
 
 template <class Parameters> Status memset_node(Stream *on, const Parameters &p) {
@@ -243,9 +243,8 @@ CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, C
     return result(kInvalidValue);
   if (data != nullptr && from != nullptr)
     std::memset(data, 0, *count * sizeof *data);
-  return result(fill_list(from, count, [=](void **out, size_t n) {
-    return graph_edges(graph, out, reinterpret_cast<void **>(to), n);
-  }));
+  return result(fill_list(
+      from, count, [=](void **out, size_t n) { return graph_edges(graph, out, reinterpret_cast<void **>(to), n); }));
 }
 #undef cuGraphGetEdges
 EID_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count) {
@@ -379,8 +378,8 @@ CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode 
                             const CUDA_HOST_NODE_PARAMS *p) {
   if (p == nullptr || p->fn == nullptr)
     return result(kInvalidValue);
-  return result(add(node, graph, dependencies, count,
-                    [p](Stream *on) { return stream_callback(on, p->fn, p->userData, 0); }));
+  return result(
+      add(node, graph, dependencies, count, [p](Stream *on) { return stream_callback(on, p->fn, p->userData, 0); }));
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count) {
@@ -394,14 +393,13 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                    CUevent event) {
-  return result(add(node, graph, dependencies, count,
-                    [event](Stream *on) { return event_record_external(event, on); }));
+  return result(
+      add(node, graph, dependencies, count, [event](Stream *on) { return event_record_external(event, on); }));
 }
 
 CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                  CUevent event) {
-  return result(
-      add(node, graph, dependencies, count, [event](Stream *on) { return stream_wait_external(on, event); }));
+  return result(add(node, graph, dependencies, count, [event](Stream *on) { return stream_wait_external(on, event); }));
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *,
@@ -418,11 +416,9 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
   case CU_GRAPH_NODE_TYPE_MEMCPY:
     return cuGraphAddMemcpyNode(node, graph, dependencies, count, &p->memcpy.copyParams, nullptr);
   case CU_GRAPH_NODE_TYPE_KERNEL:
-    return result(
-        add(node, graph, dependencies, count, [k = &p->kernel](Stream *on) { return kernel_node(on, *k); }));
+    return result(add(node, graph, dependencies, count, [k = &p->kernel](Stream *on) { return kernel_node(on, *k); }));
   case CU_GRAPH_NODE_TYPE_MEMSET:
-    return result(
-        add(node, graph, dependencies, count, [m = &p->memset](Stream *on) { return memset_node(on, *m); }));
+    return result(add(node, graph, dependencies, count, [m = &p->memset](Stream *on) { return memset_node(on, *m); }));
   case CU_GRAPH_NODE_TYPE_HOST:
     return result(add(node, graph, dependencies, count, [h = &p->host](Stream *on) {
       return h->fn != nullptr ? stream_callback(on, h->fn, h->userData, 0) : kInvalidValue;

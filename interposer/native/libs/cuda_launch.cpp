@@ -110,8 +110,8 @@ extern "C" {
 
 CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared_bytes, CUstream handle, void **arguments, void **extra) {
-  return result(launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared_bytes, handle, arguments, extra,
-                       EID_CALL("cuLaunchKernel")));
+  return result(
+      launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared_bytes, handle, arguments, extra, EID_CALL("cuLaunchKernel")));
 }
 EID_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                                         unsigned by, unsigned bz, unsigned shared_bytes, CUstream handle,
@@ -154,8 +154,7 @@ EID_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction kernel, unsigned g
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction kernel, int threads,
                                                               size_t dynamic_shared, unsigned flags) {
-  if (blocks == nullptr || threads <= 0 ||
-      (flags & ~static_cast<unsigned>(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)) != 0)
+  if (blocks == nullptr || threads <= 0 || (flags & ~static_cast<unsigned>(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)) != 0)
     return result(kInvalidValue);
   if (Status status = known(kernel))
     return result(status);

@@ -46,7 +46,7 @@ bool mapped(const void *at) {
   return true;
 }
 
-template <class T> void put(void *out, T value) { std::memcpy(out, &value, sizeof value); }
+template <class T> void put(void *out, T value) { std::memcpy(out, &value, sizeof(T)); }
 
 // One attribute of a pointer that is registered with CUDA in some way.
 Status pointer_attribute(void *out, CUpointer_attribute attribute, const PointerInfo &info) {
@@ -242,8 +242,8 @@ CUresult cuMemFreeHost(void *host) {
 }
 
 CUresult cuMemHostRegister_v2(void *host, size_t bytes, unsigned flags) {
-  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
-                              CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY |
+                              CU_MEMHOSTREGISTER_READ_ONLY;
   if (host == nullptr || bytes == 0 || (flags & ~kKnown) != 0)
     return result(kInvalidValue);
   if (Status status = unsafe_call())
@@ -328,7 +328,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
   return result(pointer_info(pointer(at)).type == PointerInfo::kDevice ? kSuccess : kInvalidValue);
 }
 
-// ---- stream-ordered allocation and pools -----------------------------------------------------------------------------
+// ---- stream-ordered allocation and pools
+// -----------------------------------------------------------------------------
 
 CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream handle) {
   Stream *on;

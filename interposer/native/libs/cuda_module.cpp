@@ -1,7 +1,7 @@
 // Driver: modules, libraries, kernels and functions, and the linker of device code.
 //
-// A module and a library are the same thing here (modules.h), as are a kernel and a function: handles of the core, which
-// the runtime accepts as well. A function of compiled code (cudaGetFuncBySymbol) has its host address as handle.
+// A module and a library are the same thing here (modules.h), as are a kernel and a function: handles of the core,
+// which the runtime accepts as well. A function of compiled code (cudaGetFuncBySymbol) has its host address as handle.
 #include "cuda_driver.h"
 
 #include <cstring>

@@ -70,8 +70,7 @@ Status write_value(CUstream handle, CUdeviceptr to, uint64_t value, size_t bytes
   if (to == 0 || to % bytes != 0)
     return kInvalidValue;
   for (size_t word = 0; word < bytes / 4; ++word)
-    if (Status status =
-            set(pointer(to + 4 * word), static_cast<unsigned>(value >> (32 * word)), 4, 1, on, false, call))
+    if (Status status = set(pointer(to + 4 * word), static_cast<unsigned>(value >> (32 * word)), 4, 1, on, false, call))
       return status;
   return kSuccess;
 }
@@ -246,8 +245,9 @@ EID_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream handle, CUdeviceptr at,
   return cuStreamAttachMemAsync(per_thread(handle), at, bytes, flags);
 }
 
-// ---- values in stream order ------------------------------------------------------------------------------------------
-// Waiting for a value is not modelled: only a kernel or another process could write it.
+// ---- values in stream order
+// ------------------------------------------------------------------------------------------ Waiting for a value is not
+// modelled: only a kernel or another process could write it.
 
 CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr to, cuuint32_t value, unsigned) {
   return result(write_value(handle, to, value, 4, EID_CALL("cuStreamWriteValue32")));

@@ -45,8 +45,7 @@ extern "C" {
 
 CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *properties,
                                        CUmemAllocationGranularity_flags option) {
-  if (out == nullptr ||
-      (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+  if (out == nullptr || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
     return result(kInvalidValue);
   if (Status status = initialised())
     return result(status);

@@ -1,7 +1,7 @@
 // Runtime: copies and sets.
 //
-// One call is one copy of the core (linear or pitched). A 3D call is one copy where its slices lie back to back, else one
-// per slice. Copies from and to CUDA arrays are not modelled.
+// One call is one copy of the core (linear or pitched). A 3D call is one copy where its slices lie back to back, else
+// one per slice. Copies from and to CUDA arrays are not modelled.
 #include "cudart.h"
 
 #include "copies.h"
@@ -174,8 +174,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
 
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
-  return report(
-      pitched(to, to_pitch, from, from_pitch, width, height, kind, legacy(), true, EID_CALL("cudaMemcpy2D")));
+  return report(pitched(to, to_pitch, from, from_pitch, width, height, kind, legacy(), true, EID_CALL("cudaMemcpy2D")));
 }
 EID_EXPORT cudaError_t cudaMemcpy2D_ptds(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                                          size_t height, cudaMemcpyKind kind) {

@@ -37,8 +37,7 @@ Status begin(cudaStream_t handle, cudaGraph_t graph, const cudaGraphNode_t *depe
 
 Status instantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
   constexpr unsigned long long kKnown = cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload |
-                                        cudaGraphInstantiateFlagDeviceLaunch |
-                                        cudaGraphInstantiateFlagUseNodePriority;
+                                        cudaGraphInstantiateFlagDeviceLaunch | cudaGraphInstantiateFlagUseNodePriority;
   if (out == nullptr || graph == nullptr || (flags & ~kKnown) != 0)
     return kInvalidValue;
   if ((flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) {
@@ -248,9 +247,8 @@ cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGrap
     return report(kInvalidValue);
   if (data != nullptr && from != nullptr)
     std::memset(data, 0, *count * sizeof *data);
-  return report(fill_list(from, count, [=](void **out, size_t n) {
-    return graph_edges(graph, out, reinterpret_cast<void **>(to), n);
-  }));
+  return report(fill_list(
+      from, count, [=](void **out, size_t n) { return graph_edges(graph, out, reinterpret_cast<void **>(to), n); }));
 }
 
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *dependencies, cudaGraphEdgeData *data,
@@ -321,8 +319,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGra
   host_cost(EID_CALL("cudaGraphExecUpdate"));
   Status status = graph_exec_update(exec, graph);
   *result = {};
-  result->result =
-      status == kSuccess ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
+  result->result = status == kSuccess ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
   return report(status);
 }
 
@@ -369,16 +366,14 @@ cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph, con
                                    size_t count, const cudaMemcpy3DParms *p) {
   if (p == nullptr)
     return report(kInvalidValue);
-  return report(add(node, graph, dependencies, count, [p](Stream *stream) {
-    return static_cast<Status>(cudaMemcpy3DAsync(p, handle_of(stream)));
-  }));
+  return report(add(node, graph, dependencies, count,
+                    [p](Stream *stream) { return static_cast<Status>(cudaMemcpy3DAsync(p, handle_of(stream))); }));
 }
 
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                                      size_t count, void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
-  return report(add(node, graph, dependencies, count, [=](Stream *stream) {
-    return copy_checked(to, from, bytes, kind, stream, false, 0);
-  }));
+  return report(add(node, graph, dependencies, count,
+                    [=](Stream *stream) { return copy_checked(to, from, bytes, kind, stream, false, 0); }));
 }
 
 cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
@@ -410,14 +405,14 @@ cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *node, cudaGraph_t graph, cons
 
 cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                                         size_t count, cudaEvent_t event) {
-  return report(add(node, graph, dependencies, count,
-                    [event](Stream *stream) { return event_record_external(event, stream); }));
+  return report(
+      add(node, graph, dependencies, count, [event](Stream *stream) { return event_record_external(event, stream); }));
 }
 
 cudaError_t cudaGraphAddEventWaitNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
                                       size_t count, cudaEvent_t event) {
-  return report(add(node, graph, dependencies, count,
-                    [event](Stream *stream) { return stream_wait_external(stream, event); }));
+  return report(
+      add(node, graph, dependencies, count, [event](Stream *stream) { return stream_wait_external(stream, event); }));
 }
 
 cudaError_t cudaGraphAddNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,

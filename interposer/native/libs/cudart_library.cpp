@@ -22,8 +22,7 @@ GetProcAddress driver_lookup() {
 
 Status entry_point(const char *name, void **out, unsigned version, unsigned long long flags,
                    cudaDriverEntryPointQueryResult *result) {
-  constexpr unsigned long long kKnown =
-      cudaEnableLegacyStream | cudaEnablePerThreadDefaultStream;
+  constexpr unsigned long long kKnown = cudaEnableLegacyStream | cudaEnablePerThreadDefaultStream;
   if (name == nullptr || out == nullptr || (flags & ~kKnown) != 0)
     return kInvalidValue;
   *out = nullptr;

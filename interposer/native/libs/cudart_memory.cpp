@@ -43,9 +43,7 @@ Status allocate(void **out, size_t bytes, uint16_t call) {
   return mem_alloc(current_device(), bytes, out);
 }
 
-bool on_host(const PointerInfo &info) {
-  return info.type == PointerInfo::kHost || info.type == PointerInfo::kManaged;
-}
+bool on_host(const PointerInfo &info) { return info.type == PointerInfo::kHost || info.type == PointerInfo::kManaged; }
 
 } // namespace
 
@@ -198,7 +196,8 @@ cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, cudaMemoryAdvise, c
   return report(context());
 }
 
-cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, cudaMemLocation, unsigned flags, cudaStream_t handle) {
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, cudaMemLocation, unsigned flags,
+                                 cudaStream_t handle) {
   Stream *stream;
   if (Status status = resolve(handle, &stream))
     return report(status);

@@ -176,7 +176,8 @@ cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags *flags, cudaMemPool_t handle
   return cudaSuccess;
 }
 
-// ---- memory of graphs: no graph owns any (allocation nodes are not modelled) -----------------------------------------
+// ---- memory of graphs: no graph owns any (allocation nodes are not modelled)
+// -----------------------------------------
 
 cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute, void *value) {
   if (Status status = present())

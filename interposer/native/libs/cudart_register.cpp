@@ -1,8 +1,8 @@
 // Runtime: what compiled CUDA code registers when its library is loaded, before anything else runs.
 //
-// A fat binary is not read: its kernels are known by name. A variable gets device memory on each device where it is asked
-// for, of the size it was registered with. Registration happens in every process that imports a framework, tens of
-// thousands of times, and must work (and be cheap) where there are no emulated devices.
+// A fat binary is not read: its kernels are known by name. A variable gets device memory on each device where it is
+// asked for, of the size it was registered with. Registration happens in every process that imports a framework, tens
+// of thousands of times, and must work (and be cheap) where there are no emulated devices.
 #include "cudart.h"
 
 #include <map>
@@ -30,9 +30,9 @@ Variables &variables() {
 
 // The configuration of a <<<>>> launch between its push and its pop.
 struct CallConfiguration {
-  dim3 grid, block;
-  size_t shared_bytes = 0;
-  cudaStream_t stream = nullptr;
+  Dim3 grid, block;
+  size_t shared_bytes;
+  cudaStream_t stream;
 };
 thread_local CallConfiguration call_configuration;
 
@@ -96,17 +96,18 @@ EID_EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host_fu
 }
 
 EID_EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, CUstream_st *stream) {
-  call_configuration = {grid, block, shared_bytes, stream};
+  call_configuration = {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes, stream};
   return 0;
 }
 
 EID_EXPORT cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared_bytes, void *stream) {
   if (grid == nullptr || block == nullptr || shared_bytes == nullptr || stream == nullptr)
     return report(kInvalidValue);
-  *grid = call_configuration.grid;
-  *block = call_configuration.block;
-  *shared_bytes = call_configuration.shared_bytes;
-  *static_cast<cudaStream_t *>(stream) = call_configuration.stream;
+  const CallConfiguration &c = call_configuration;
+  *grid = {c.grid.x, c.grid.y, c.grid.z};
+  *block = {c.block.x, c.block.y, c.block.z};
+  *shared_bytes = c.shared_bytes;
+  *static_cast<cudaStream_t *>(stream) = c.stream;
   return cudaSuccess;
 }
 

@@ -11,7 +11,7 @@ namespace eidolon::dnn {
 namespace {
 
 // Descriptor types and attributes newer than the oldest header this is built with, by number.
-enum Newer { kDiagonalMask = 44, kSoftmax = 45, kTranspose = 46, kSlice = 47, kMoeBackward = 48, kRopeForward = 49 };
+enum Newer { kDiagonalMask = 44, kSoftmax = 45, kTranspose = 46, kSlice = 47, kRopeForward = 49, kRopeBackward = 50 };
 
 // Attributes that name a tensor an operation writes.
 constexpr int kOutputs[] = {
@@ -314,12 +314,17 @@ const char *operation_name(int type) {
     return "random";
   case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
     return "matmul";
+  case kDiagonalMask: // also alone: the inner graph of an attention node
+    return "diagonal_mask";
   case kSoftmax:
     return "softmax";
   case kTranspose:
     return "transpose";
   case kSlice:
     return "slice";
+  case kRopeForward:
+  case kRopeBackward:
+    return "rotary_embedding";
   default:
     return nullptr;
   }
@@ -369,7 +374,8 @@ std::shared_ptr<const Plan> understand(const Node &graph) {
     for (const NodePtr &operation : operations->nested) {
       const char *name = operation_name(operation->type);
       if (name == nullptr) { // nothing is known about it: refuse rather than answer for free
-        unmodelled("cudnn", "cudnnBackendFinalize(unknown operation)");
+        const std::string what = "cudnnBackendFinalize(operation " + std::to_string(operation->type) + ")";
+        unmodelled("cudnn", what.c_str());
         return nullptr;
       }
       if (plan->name.find(name) == std::string::npos)

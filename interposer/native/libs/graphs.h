@@ -58,8 +58,7 @@ template <class Handle, class List> Status fill_list(Handle *out, size_t *count,
 }
 
 inline const char *node_type_name(int type) {
-  static const char *const kNames[] = {"KERNEL", "MEMCPY", "MEMSET",     "HOST",        "GRAPH",
-                                       "EMPTY",  "WAIT",   "EVENT_RECORD"};
+  static const char *const kNames[] = {"KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "WAIT", "EVENT_RECORD"};
   return type >= 0 && type < 8 ? kNames[type] : "OTHER";
 }
 

@@ -4,8 +4,8 @@
 // CUfunction_attribute. Code that is compiled into host libraries is compressed and not read: for it we assume
 // kAssumedRegisters and no static shared memory, and refuse no launch for want of registers.
 //
-// The occupancy is CUDA's own arithmetic for sm_90. It agrees with a real H100 on 1,568 combinations of registers, block
-// size and shared memory.
+// The occupancy is CUDA's own arithmetic for sm_90. It agrees with a real H100 on 1,568 combinations of registers,
+// block size and shared memory.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -33,7 +33,7 @@ enum KernelAttribute { // CUfunction_attribute; from 8 on also cudaFuncAttribute
   kClusterPolicy = 15,
 };
 
-inline constexpr int kAssumedRegisters = 64; // per thread
+inline constexpr int kAssumedRegisters = 64;                     // per thread
 inline constexpr int kPortableCluster = 8, kLargestCluster = 16; // blocks
 
 inline constexpr size_t kRegisterUnit = 256, kPartitions = 4, kSharedUnit = 128;

@@ -37,8 +37,11 @@ public:
       return kFileNotFound;
     std::string bytes;
     char block[65536];
-    for (size_t n; (n = std::fread(block, 1, sizeof block, file)) > 0;)
-      bytes.append(block, n);
+    size_t got;
+    do {
+      got = std::fread(block, 1, sizeof block, file);
+      bytes.append(block, got);
+    } while (got == sizeof block);
     std::fclose(file);
     bytes.append(64, '\0'); // PTX is read as a string, headers in full
     return load(bytes.data(), out);

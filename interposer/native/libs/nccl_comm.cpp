@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <thread>
 
@@ -44,10 +45,18 @@ ncclComm *make(std::string name, int rank, int size, int device) {
   return comm;
 }
 
+// Position counters that are never freed, but stay reachable.
+std::atomic<uint64_t> *counters(size_t count) {
+  static std::mutex mutex;
+  static auto *all = new std::vector<std::atomic<uint64_t> *>;
+  std::lock_guard hold(mutex);
+  return all->emplace_back(new std::atomic<uint64_t>[count]());
+}
+
 // What every member does once its rank and size are known.
 ncclResult_t complete(ncclComm *comm) {
-  comm->position = new std::atomic<uint64_t>(0);
-  comm->peers = new std::atomic<uint64_t>[2 * static_cast<size_t>(comm->size)]();
+  comm->position = counters(1 + 2 * static_cast<size_t>(comm->size));
+  comm->peers = comm->position + 1;
   const char *taken = setting("nccl.comm_bytes");
   if (size_t bytes = taken != nullptr ? std::strtoull(taken, nullptr, 10) : 0)
     if (mem_alloc(comm->device, bytes, &comm->memory) != kSuccess)

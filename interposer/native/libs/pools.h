@@ -71,7 +71,8 @@ inline Status destroy_pool(PoolHandle *pool) {
   return kSuccess;
 }
 
-// Attributes: 1 to 3 are reuse policies (int), 4 the release threshold, 5 to 8 reserved and used, now and at most (u64).
+// Attributes: 1 to 3 are reuse policies (int), 4 the release threshold, 5 to 8 reserved and used, now and at most
+// (u64).
 inline Status pool_get(PoolHandle *pool, int attribute, void *value) {
   if (attribute >= 1 && attribute <= 3) {
     int flag = pool->reuse[attribute - 1].load();

@@ -9,9 +9,9 @@ namespace eidolon {
 inline constexpr Status kInvalidConfiguration = 9, kInvalidPitch = 12, kInvalidSymbol = 13, kInvalidDirection = 21,
                         kInvalidFunction = 98, kNoDevice = 100, kInvalidImage = 200, kInvalidContext = 201,
                         kUnsupportedLimit = 215, kFileNotFound = 301, kPeerUnsupported = 217, kOutOfResources = 701,
-                        kPeerAlreadyEnabled = 704, kPeerNotEnabled = 705, kIllegalState = 401, kPrimaryActive = 708, kAlreadyRegistered = 712,
-                        kNotRegistered = 713, kCooperativeTooLarge = 720, kNotPermitted = 800, kUpdateFailure = 910,
-                        kInvalidCluster = 912;
+                        kPeerAlreadyEnabled = 704, kPeerNotEnabled = 705, kIllegalState = 401, kPrimaryActive = 708,
+                        kAlreadyRegistered = 712, kNotRegistered = 713, kCooperativeTooLarge = 720, kNotPermitted = 800,
+                        kUpdateFailure = 910, kInvalidCluster = 912;
 
 inline constexpr int kCudaVersion = 13000;
 inline constexpr int kWarp = 32, kMaxBlockThreads = 1024;

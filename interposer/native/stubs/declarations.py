@@ -31,7 +31,17 @@ def include_dirs(roots: list[Path], cuda: int) -> list[Path]:
                 major = re.fullmatch(r"cu(\d+)", include.parent.name)
                 if major is None or int(major[1]) == cuda:
                     found.append(include.resolve())
+    found.sort(key=lambda include: include.parent.name != f"cu{cuda}")  # that one first, where both majors are there
     return list(dict.fromkeys(found))  # a venv's lib64 is its lib
+
+
+def header_major(includes: list[Path]) -> int | None:
+    """The CUDA major version that the first cuda.h in the include directories is of."""
+    for include in includes:
+        if (include / "cuda.h").is_file():
+            version = re.search(r"#define\s+CUDA_VERSION\s+(\d+)", (include / "cuda.h").read_text())
+            return int(version[1]) // 1000 if version else None
+    return None
 
 
 def preprocess(compiler: str, headers: tuple[str, ...], defines: tuple[str, ...], includes: list[Path]) -> str:

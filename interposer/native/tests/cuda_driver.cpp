@@ -1,7 +1,7 @@
 // The driver library (libcuda) as a program sees it, without a simulation behind it (mode=null).
 //
-// What is expected here was checked on an H100: built with -DREAL_GPU against NVIDIA's own driver, all but the parts that
-// need the emulation passes there too.
+// What is expected here was checked on an H100: built with -DREAL_GPU against NVIDIA's own driver, all but the parts
+// that need the emulation passes there too.
 #include <cuda.h>
 
 #include <atomic>

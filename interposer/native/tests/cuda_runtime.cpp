@@ -289,7 +289,7 @@ static void streams_and_events() {
   FAILS(cudaEventCreateWithFlags(&b, 0x100), cudaErrorInvalidValue);
   cudaEvent_t refused;
   FAILS(cudaEventCreateWithFlags(&refused, cudaEventInterprocess), cudaErrorInvalidValue); // needs no timing
-  OK(cudaEventQuery(a)); // never recorded: done
+  OK(cudaEventQuery(a));                                                                   // never recorded: done
   OK(cudaEventSynchronize(a));
   float ms = -1;
   FAILS(cudaEventElapsedTime(&ms, a, b), cudaErrorInvalidResourceHandle);
@@ -316,7 +316,8 @@ static void streams_and_events() {
   auto count = [](void *data) { static_cast<std::atomic<int> *>(data)->fetch_add(1); };
   OK(cudaLaunchHostFunc(s, count, &calls));
   OK(cudaStreamAddCallback(
-      s, [](cudaStream_t, cudaError_t status, void *data) {
+      s,
+      [](cudaStream_t, cudaError_t status, void *data) {
         CHECK_EQUAL(status, cudaSuccess);
         static_cast<std::atomic<int> *>(data)->fetch_add(10);
       },
@@ -328,186 +329,6 @@ static void streams_and_events() {
   OK(cudaEventDestroy(untimed));
   OK(cudaStreamDestroy(s));
   OK(cudaStreamDestroy(t));
-}
-
-static void captures_become_graphs() {
-  cudaStream_t s, t;
-  cudaEvent_t fork, join;
-  OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-  OK(cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking));
-  OK(cudaEventCreate(&fork));
-  OK(cudaEventCreate(&join));
-  char *device;
-  OK(cudaMalloc(reinterpret_cast<void **>(&device), kMiB));
-  cudaGraph_t graph;
-  FAILS(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
-  FAILS(cudaStreamEndCapture(s, &graph), cudaErrorIllegalState);
-
-  cudaStreamCaptureStatus status;
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-  FAILS(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal), cudaErrorIllegalState);
-  OK(cudaStreamIsCapturing(s, &status));
-  CHECK_EQUAL(status, cudaStreamCaptureStatusActive);
-  OK(cudaMemsetAsync(device, 1, 100, s));
-  OK(cudaEventRecord(fork, s));
-  OK(cudaStreamWaitEvent(t, fork, 0)); // t joins the capture
-  OK(cudaMemsetAsync(device + 200, 2, 100, t));
-  OK(cudaMemsetAsync(device + 400, 3, 100, s));
-  OK(cudaEventRecord(join, t));
-  OK(cudaStreamWaitEvent(s, join, 0));
-  std::atomic<int> replays{0};
-  OK(cudaLaunchHostFunc(s, [](void *data) { static_cast<std::atomic<int> *>(data)->fetch_add(1); }, &replays));
-  unsigned long long id = 0;
-  cudaGraph_t inside = nullptr;
-  const cudaGraphNode_t *last = nullptr;
-  const cudaGraphEdgeData *edges = nullptr;
-  size_t count = 0;
-  OK(cudaStreamGetCaptureInfo(s, &status, &id, &inside, &last, &edges, &count));
-  CHECK(status == cudaStreamCaptureStatusActive && id != 0 && inside != nullptr && count == 1);
-  OK(cudaStreamEndCapture(s, &graph));
-
-  OK(cudaGraphGetNodes(graph, nullptr, &count));
-  CHECK_EQUAL(count, 4);
-  std::vector<cudaGraphNode_t> nodes(count);
-  OK(cudaGraphGetNodes(graph, nodes.data(), &count));
-  int sets = 0;
-  size_t host_dependencies = 0;
-  for (cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type;
-    OK(cudaGraphNodeGetType(node, &type));
-    sets += type == cudaGraphNodeTypeMemset ? 1 : 0;
-    if (type == cudaGraphNodeTypeHost)
-      OK(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &host_dependencies));
-  }
-  CHECK_EQUAL(sets, 3);
-  CHECK_EQUAL(host_dependencies, 2);
-  OK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count));
-  CHECK_EQUAL(count, 4);
-  OK(cudaGraphGetRootNodes(graph, nullptr, &count));
-  CHECK_EQUAL(count, 1);
-
-  cudaGraphExec_t exec;
-  OK(cudaGraphInstantiate(&exec, graph, 0));
-  OK(cudaGraphUpload(exec, s));
-  CHECK_EQUAL(replays.load(), 0);
-  OK(cudaGraphLaunch(exec, s));
-  OK(cudaGraphLaunch(exec, s));
-  OK(cudaStreamSynchronize(s));
-  CHECK_EQUAL(replays.load(), 2);
-  unsigned char bytes[500];
-  OK(cudaMemcpy(bytes, device, sizeof bytes, cudaMemcpyDeviceToHost));
-  CHECK(bytes[99] == 1 && bytes[299] == 2 && bytes[499] == 3);
-  cudaGraph_t copy;
-  OK(cudaGraphClone(&copy, graph));
-  cudaGraphExecUpdateResultInfo info;
-  OK(cudaGraphExecUpdate(exec, copy, &info));
-  CHECK_EQUAL(info.result, cudaGraphExecUpdateSuccess);
-  OK(cudaGraphDestroy(copy));
-  OK(cudaGraphDestroy(graph));
-  OK(cudaGraphLaunch(exec, s)); // outlives its graph
-  OK(cudaStreamSynchronize(s));
-  CHECK_EQUAL(replays.load(), 3);
-  OK(cudaGraphExecDestroy(exec));
-  FAILS(cudaGraphExecDestroy(nullptr), cudaErrorInvalidValue);
-  FAILS(cudaGraphDestroy(nullptr), cudaErrorInvalidValue);
-
-  // What spoils a capture.
-  void *spoiled;
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-  FAILS(cudaMalloc(&spoiled, 100), cudaErrorStreamCaptureUnsupported);
-  OK(cudaStreamIsCapturing(s, &status));
-  CHECK_EQUAL(status, cudaStreamCaptureStatusInvalidated);
-  FAILS(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
-  CHECK(graph == nullptr);
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-  FAILS(cudaStreamSynchronize(s), cudaErrorStreamCaptureUnsupported);
-  FAILS(cudaMemsetAsync(device, 1, 100, s), cudaErrorStreamCaptureInvalidated);
-  FAILS(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
-  OK(cudaMalloc(&spoiled, 100));
-  OK(cudaFree(spoiled));
-  FAILS(cudaStreamQuery(s), cudaErrorStreamCaptureUnsupported);
-  FAILS(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-  OK(cudaEventRecord(fork, s));
-  FAILS(cudaEventQuery(fork), cudaErrorCapturedEvent);
-  FAILS(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-  OK(cudaEventRecord(fork, s));
-  OK(cudaStreamWaitEvent(t, fork, 0));
-  OK(cudaMemsetAsync(device, 0, 10, t)); // never joined
-  FAILS(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureUnjoined);
-  OK(cudaStreamIsCapturing(t, &status));
-  CHECK_EQUAL(status, cudaStreamCaptureStatusNone);
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  OK(cudaThreadExchangeStreamCaptureMode(&mode));
-  CHECK_EQUAL(mode, cudaStreamCaptureModeGlobal);
-  OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-  OK(cudaMalloc(&spoiled, 100)); // this thread may
-  OK(cudaStreamEndCapture(s, &graph));
-  OK(cudaGraphDestroy(graph));
-  OK(cudaThreadExchangeStreamCaptureMode(&mode));
-  OK(cudaFree(spoiled));
-  OK(cudaFree(device));
-  OK(cudaEventDestroy(fork));
-  OK(cudaEventDestroy(join));
-  OK(cudaStreamDestroy(s));
-  OK(cudaStreamDestroy(t));
-}
-
-static void graphs_by_hand() {
-  cudaGraph_t graph;
-  cudaGraphNode_t first, second, copy, host, joined;
-  unsigned char *device;
-  unsigned char bytes[64] = {};
-  OK(cudaMalloc(reinterpret_cast<void **>(&device), 4096));
-  OK(cudaGraphCreate(&graph, 0));
-  cudaMemsetParams set = {};
-  set.dst = device;
-  set.value = 0x01020304;
-  set.elementSize = 4;
-  set.width = 8;
-  set.height = 1;
-  OK(cudaGraphAddMemsetNode(&first, graph, nullptr, 0, &set));
-  set.dst = device + 32;
-  set.value = 9;
-  OK(cudaGraphAddMemsetNode(&second, graph, nullptr, 0, &set));
-  cudaGraphNode_t both[] = {first, second};
-  OK(cudaGraphAddEmptyNode(&joined, graph, both, 2));
-  OK(cudaGraphAddMemcpyNode1D(&copy, graph, &joined, 1, bytes, device, sizeof bytes, cudaMemcpyDeviceToHost));
-  std::atomic<int> seen{0};
-  cudaHostNodeParams call = {};
-  call.fn = [](void *data) { static_cast<std::atomic<int> *>(data)->store(1); };
-  call.userData = &seen;
-  OK(cudaGraphAddHostNode(&host, graph, &copy, 1, &call));
-  size_t count;
-  OK(cudaGraphGetNodes(graph, nullptr, &count));
-  CHECK_EQUAL(count, 5);
-  OK(cudaGraphGetRootNodes(graph, nullptr, &count));
-  CHECK_EQUAL(count, 2);
-  OK(cudaGraphNodeGetDependencies(joined, nullptr, nullptr, &count));
-  CHECK_EQUAL(count, 2);
-  int freed = 0;
-  cudaUserObject_t object;
-  OK(cudaUserObjectCreate(&object, &freed, [](void *data) { *static_cast<int *>(data) = 1; }, 1,
-                          cudaUserObjectNoDestructorSync));
-  OK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
-  cudaGraphExec_t exec;
-  cudaStream_t stream;
-  OK(cudaStreamCreate(&stream));
-  OK(cudaGraphInstantiateWithFlags(&exec, graph, 0));
-  OK(cudaGraphDestroy(graph));
-  CHECK_EQUAL(freed, 0); // the executable graph keeps it
-  OK(cudaGraphLaunch(exec, stream));
-  OK(cudaStreamSynchronize(stream));
-  CHECK_EQUAL(seen.load(), 1);
-  CHECK(bytes[0] == 4 && bytes[3] == 1 && bytes[31] == 1 && bytes[32] == 9 && bytes[33] == 0 && bytes[60] == 9);
-  OK(cudaGraphExecDestroy(exec));
-  for (int i = 0; i < 1000 && freed == 0; ++i) // may be done by another thread
-    usleep(1000);
-  CHECK_EQUAL(freed, 1);
-  OK(cudaStreamDestroy(stream));
-  OK(cudaFree(device));
 }
 
 static void driver_functions_by_name() {
@@ -671,7 +492,8 @@ static void many_devices() {
     OK(cudaGetDevice(&mine));
     CHECK_EQUAL(mine, 0);
     OK(cudaSetDevice(1));
-  }).join();
+  })
+      .join();
   OK(cudaGetDevice(&device));
   CHECK_EQUAL(device, 0);
   OK(cudaFree(here));
@@ -711,8 +533,6 @@ int main(int argc, char **argv) {
   copies_and_sets();
   pools();
   streams_and_events();
-  captures_become_graphs();
-  graphs_by_hand();
   driver_functions_by_name();
   loaded_code();
 #ifndef REAL_GPU

@@ -24,9 +24,12 @@ static void *known(size_t bytes) {
 
 using Descriptor = cudnnBackendDescriptor_t;
 
+static std::vector<Descriptor> made_here; // destroyed at the end
+
 static Descriptor make(cudnnBackendDescriptorType_t type) {
   Descriptor out;
   CHECK_EQUAL(cudnnBackendCreateDescriptor(type, &out), CUDNN_STATUS_SUCCESS);
+  made_here.push_back(out);
   return out;
 }
 template <class T>
@@ -80,7 +83,6 @@ static std::vector<Descriptor> configurations(Descriptor of, cudnnBackendHeurMod
                                        &count, out.data()),
               CUDNN_STATUS_SUCCESS);
   CHECK_EQUAL(count, out.size());
-  cudnnBackendDestroyDescriptor(heuristic);
   return out;
 }
 
@@ -102,7 +104,6 @@ static void execute(Descriptor what, std::initializer_list<int64_t> ids, std::in
   set<void *>(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, {workspace});
   finish(pack);
   CHECK_EQUAL(cudnnBackendExecute(handle, what, pack), CUDNN_STATUS_SUCCESS);
-  cudnnBackendDestroyDescriptor(pack);
 }
 
 // ---- convolutions ------------------------------------------------------------------------------------------------
@@ -173,7 +174,6 @@ static void single_precision_offers_an_engine_without_tf32() {
     CHECK_EQUAL(cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes),
                 CUDNN_STATUS_SUCCESS);
-    cudnnBackendDestroyDescriptor(engine);
     for (int64_t i = 0; i < count; ++i)
       if (notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)
         return true;
@@ -365,6 +365,8 @@ int main() {
   unfinished_descriptors_are_refused();
   recurrent_sizes_are_those_of_an_h100();
   legacy_calls_forget_their_outputs();
+  for (Descriptor one : made_here)
+    CHECK_EQUAL(cudnnBackendDestroyDescriptor(one), CUDNN_STATUS_SUCCESS);
   CHECK_EQUAL(cudnnDestroy(handle), CUDNN_STATUS_SUCCESS);
   return test::result();
 }

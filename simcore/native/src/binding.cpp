@@ -154,6 +154,8 @@ void bind_network(nb::module_ &module) {
              }
            })
       .def("advance", [](Schedule &self, Time limit) { self.advance(limit); })
+      .def("next", &Schedule::next)
+      .def("ended", [](Schedule &self) { return as_array(self.take_ended()); })
       .def("forget", [](Schedule &self, Time time) { self.network().forget(time); })
       .def("ends",
            [](Schedule &self) { return as_array(std::vector<std::int64_t>(self.ends().begin(), self.ends().end())); })

@@ -50,6 +50,10 @@ struct FlowSpec {
 class Engine {
 public:
   explicit Engine(EngineSettings settings);
+  Engine(const Engine &) = delete;
+  Engine &operator=(const Engine &) = delete;
+  Engine(Engine &&) = default;
+  Engine &operator=(Engine &&) = default;
 
   void add_rank(std::uint32_t rank);
   void add_lane(std::uint32_t rank, std::uint32_t lane, std::uint32_t device);

@@ -95,8 +95,8 @@ std::vector<Ref> Rank::targets(const Operation &op) const {
   case Op::kSyncKey:
   case Op::kQueryKey:
   case Op::kKeyTime:
-    if (const auto at = keys_.find(op.value); at != keys_.end() && at->second.ref.lane != Ref::kNone) {
-      refs.push_back(at->second.ref);
+    if (const auto at = keys_.find(op.value); at != keys_.end()) {
+      refs.push_back(at->second);
     }
     break;
   case Op::kSyncDevice:
@@ -217,10 +217,7 @@ Time Rank::jumped(const Ask &ask) const {
   return 0;
 }
 
-Time Rank::gone_key_time(const Operation &op) const {
-  const auto at = keys_.find(op.value);
-  return at == keys_.end() || at->second.ref.lane != Ref::kNone ? kNever : at->second.time;
-}
+Time Rank::gone_key_time(const Operation &op) const { return keys_.contains(op.value) ? kNever : gone_.find(op.value); }
 
 void Rank::answered(const Ask &ask) {
   --owed;
@@ -258,6 +255,7 @@ void Rank::apply(Pending &pending, const std::vector<RateTable> &tables) {
   case Op::kRelease:
     log_key(op.value);
     keys_.erase(op.value);
+    gone_.release(op.value);
     add_ask(op, pending.issue, {});
     break;
   case Op::kResume: {
@@ -312,7 +310,7 @@ void Rank::append_work(Pending &pending, const std::vector<RateTable> &tables) {
   const Ref ref{lane.nodes.end() - 1, index, 0};
   if (op.op == Op::kRecord) {
     log_key(op.value);
-    keys_[op.value] = {ref, 0};
+    keys_[op.value] = ref;
   } else if (settings_.launch_depth > 0 && is_launch(op)) {
     Ring<Ref> &launches = devices_[lane.device].launches;
     launches.push_back(ref);
@@ -329,8 +327,7 @@ void Rank::append_work(Pending &pending, const std::vector<RateTable> &tables) {
 void Rank::log_key(std::uint64_t key) {
   if (settings_.journal) {
     const auto at = keys_.find(key);
-    const bool existed = at != keys_.end();
-    key_undo_.push_back({key, next_, existed ? 1U : 0U, existed ? at->second : Key{}});
+    key_undo_.push_back({key, next_, at == keys_.end() ? Ref{} : at->second});
   }
 }
 
@@ -339,13 +336,13 @@ void Rank::append_wait(Pending &pending) {
   const std::uint32_t index = lane_index(op.lane);
   const auto at = keys_.find(op.value);
   // A key that was never recorded, or ended before anything that may still happen, or is of this very lane.
-  if (at != keys_.end() && at->second.ref.lane != Ref::kNone && at->second.ref.lane != index) {
+  if (at != keys_.end() && at->second.lane != index) {
     Lane &lane = lanes_[index];
     Node node;
     node.issue = pending.issue;
     node.seq = op.seq;
     node.op = op.op;
-    lane.append_point(Segment::Kind::kWait, node).target = at->second.ref;
+    lane.append_point(Segment::Kind::kWait, node).target = at->second;
     ++counters.nodes;
     pending.appended = true;
   }
@@ -404,7 +401,7 @@ void Rank::unissue(Pending &pending) {
   if (op.op == Op::kRecord || op.op == Op::kRelease) {
     const KeyUndo &undo = key_undo_.back();
     EIDOLON_CHECK(undo.key == op.value, "keys are undone in the opposite order");
-    if (undo.existed != 0) {
+    if (undo.before.lane != Ref::kNone) {
       keys_[undo.key] = undo.before;
     } else {
       keys_.erase(undo.key);

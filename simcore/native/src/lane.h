@@ -160,7 +160,7 @@ public:
     if (blocked()) {
       unbegin(segments[known], time, on_left);
     }
-    while (known > segments.first() && segments[known - 1].end > time) {
+    while (known > segments.first() && over(segments[known - 1]) > time) {
       --known;
       retimed += segments[known].last - segments[known].first;
       unbegin(segments[known], time, on_left);
@@ -185,7 +185,7 @@ public:
           segment.base_final = true;
           floor = end;
         }
-      } else if (segment.end <= time) {
+      } else if (over(segment) <= time) {
         nodes.pop_front();
         floor = segment.end;
       } else {
@@ -199,6 +199,11 @@ public:
 
 private:
   static constexpr std::uint64_t kLongest = 4096;
+
+  // When it can no longer be undone. A wait that has no effect ends before it is issued.
+  [[nodiscard]] Time over(const Segment &segment) const {
+    return segment.kind == Segment::Kind::kWait ? std::max(segment.end, nodes[segment.first].issue) : segment.end;
+  }
 
   Segment &open(Segment::Kind kind) {
     Segment segment;

@@ -60,6 +60,7 @@ public:
   [[nodiscard]] const Counters &counters() const { return counters_; }
   [[nodiscard]] std::uint64_t links_solved() const { return shares_.links_solved(); }
   [[nodiscard]] std::size_t links() const { return shares_.links(); }
+  [[nodiscard]] std::size_t routes() const { return shares_.routes(); }
   [[nodiscard]] std::size_t live_bytes() const;
   // The full solution and all invariants hold (slow; tests and debug builds).
   [[nodiscard]] bool consistent();

@@ -253,15 +253,18 @@ void Rank::emit(const Span &span) {
 }
 
 void Rank::key_gone(const Node &node, const Ref &ref, Time end) {
-  const auto same = [&](const Key &key) { return key.ref.lane == ref.lane && key.ref.node == ref.node; };
+  const auto same = [&](const Ref &other) { return other.lane == ref.lane && other.node == ref.node; };
   const auto at = keys_.find(node.key);
   if (at != keys_.end() && same(at->second)) {
-    at->second = {{}, end};
+    gone_.add(node.key, end);
+    keys_.erase(at);
     return;
   }
+  // It was recorded anew since; that may yet be undone.
   for (std::uint64_t i = key_undo_.first(); i < key_undo_.end(); ++i) {
     if (key_undo_[i].key == node.key && same(key_undo_[i].before)) {
-      key_undo_[i].before = {{}, end};
+      gone_.add(node.key, end);
+      key_undo_[i].before = {};
     }
   }
 }
@@ -388,7 +391,7 @@ std::size_t Rank::live_segments() const {
 
 std::size_t Rank::live_bytes() const {
   std::size_t bytes = groups_.bytes() + ops_.bytes() + waits_.bytes() + key_undo_.bytes() + keys_.size() * 64 +
-                      spans.capacity() * sizeof(Span);
+                      gone_.bytes() + spans.capacity() * sizeof(Span);
   for (const Lane &lane : lanes_) {
     bytes += lane.nodes.bytes() + lane.segments.bytes();
   }

@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "gone_keys.h"
 #include "lane.h"
 #include "rates.h"
 #include "records.h"
@@ -133,9 +134,9 @@ public:
   [[nodiscard]] bool has_marks() const { return !marks_.empty(); }
 
   template <typename Archive> void archive(Archive &ar) {
-    ar(number_, settings_, lanes_, lanes_by_number_, devices_, groups_, ops_, keys_, key_undo_, waits_, marks_, next_,
-       clock_, waiting_, stalled_, stall_, issue_at_, wait_refs_, predicted_, table_, open_groups_, events, asks, spans,
-       owed, coupled, idle, ended, now, told, counters);
+    ar(number_, settings_, lanes_, lanes_by_number_, devices_, groups_, ops_, keys_, gone_, key_undo_, waits_, marks_,
+       next_, clock_, waiting_, stalled_, stall_, issue_at_, wait_refs_, predicted_, table_, open_groups_, events, asks,
+       spans, owed, coupled, idle, ended, now, told, counters);
   }
 
 private:
@@ -182,15 +183,10 @@ private:
 
     template <typename Archive> void archive(Archive &ar) { ar(number, activity, launches); }
   };
-  struct Key {
-    Ref ref; // lane kNone: the node is gone, ended at `time`
-    Time time = 0;
-  };
   struct KeyUndo {
     std::uint64_t key = 0;
     std::uint64_t op = 0;
-    std::uint64_t existed = 0;
-    Key before;
+    Ref before; // lane kNone: not bound to a node, or to one that is gone by now
   };
   struct Wait { // of the host: a synchronisation or a resumption
     std::uint64_t op = 0;
@@ -224,7 +220,6 @@ private:
   bool advance_coupled(std::uint32_t lane, Time time);
   bool advance_point(Lane &lane, Segment &segment, Time arrival);
   void try_reach(std::uint64_t number);
-  void bind(std::uint64_t key, Key value);
   void log_key(std::uint64_t key);
   void key_gone(const Node &node, const Ref &ref, Time end);
   void predict(std::uint32_t lane, const std::vector<RateTable> &tables);
@@ -240,7 +235,8 @@ private:
   std::vector<Device> devices_;
   Ring<Group> groups_;
   Ring<Pending> ops_;
-  std::unordered_map<std::uint64_t, Key> keys_;
+  std::unordered_map<std::uint64_t, Ref> keys_; // recorded by a node that is still there
+  GoneKeys gone_;
   Ring<KeyUndo> key_undo_;
   Ring<Wait> waits_;
   Ring<PendingMark> marks_;

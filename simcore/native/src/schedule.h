@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "network.h"
@@ -22,6 +24,10 @@ public:
 
   // Returns the flow's number, counted from 0.
   std::uint64_t add(Time start, std::uint32_t route, std::uint32_t weight, std::uint64_t bytes) {
+    if (start < 0 || route >= network_.routes() || weight == 0 || weight > (1U << 20) || bytes > kMaxBytes) {
+      throw std::invalid_argument(
+          "a flow has a start from 0, a known route, a weight from 1 to 2^20, up to 2^50 bytes");
+    }
     const std::uint64_t number = flows_.size();
     flows_.push_back({start, bytes, route, weight});
     ends_.push_back(kNever);
@@ -53,6 +59,7 @@ public:
       network_.complete(ended_);
       for (const auto &[tag, end] : ended_) {
         ends_[tag] = end;
+        recent_.push_back(static_cast<std::int64_t>(tag));
       }
       while (!pending_.empty() && pending_.front().start == time) {
         const std::uint64_t number = pending_.front().number;
@@ -67,6 +74,10 @@ public:
     }
   }
 
+  // When something next begins or ends.
+  [[nodiscard]] Time next() { return std::min(pending_.empty() ? kNever : pending_.front().start, network_.next()); }
+  // Flows that ended since the last call.
+  [[nodiscard]] std::vector<std::int64_t> take_ended() { return std::exchange(recent_, {}); }
   [[nodiscard]] std::span<const Time> ends() const { return ends_; }
   [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
 
@@ -105,6 +116,7 @@ private:
   std::vector<Time> ends_;
   std::vector<Pending> pending_;
   std::vector<Network::Ended> ended_;
+  std::vector<std::int64_t> recent_;
   Time late_ = kNever;
   std::uint64_t rollbacks_ = 0;
 };

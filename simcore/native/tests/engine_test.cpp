@@ -1,1 +1,288 @@
-int main() { return 0; }
+// Native test of the engine, to be run under sanitizers and with invariants asserted: random networks and random
+// programs in many orders. What the times should be is the business of tests/simcore/engine; here every order has to
+// give the same, and nothing may break on the way.
+//
+//   eidolon_engine_test [cases] [seed]
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "engine.h"
+#include "schedule.h"
+
+namespace eidolon {
+namespace {
+
+using Random = std::mt19937_64;
+
+std::uint64_t pick(Random &random, std::uint64_t below) { return random() % below; }
+
+void require(bool condition, const char *what) {
+  if (!condition) {
+    throw std::runtime_error(what);
+  }
+}
+
+// ---- The network alone ----
+
+struct Arrival {
+  Time start;
+  std::uint32_t route;
+  std::uint32_t weight;
+  std::uint64_t bytes;
+};
+
+struct Fabric {
+  std::vector<std::uint64_t> links;
+  std::vector<std::vector<std::uint32_t>> routes;
+
+  explicit Fabric(Random &random) {
+    const std::uint64_t count = 1 + pick(random, 12);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      links.push_back((1 + pick(random, 9)) * 1'000'000'000);
+    }
+    const std::uint64_t routes_wanted = 1 + pick(random, 12);
+    for (std::uint64_t i = 0; i < routes_wanted; ++i) {
+      std::vector<std::uint32_t> all(count);
+      for (std::uint32_t k = 0; k < count; ++k) {
+        all[k] = k;
+      }
+      std::shuffle(all.begin(), all.end(), random);
+      all.resize(1 + pick(random, std::min<std::uint64_t>(count, 4)));
+      if (std::find(routes.begin(), routes.end(), all) == routes.end()) { // equal routes have one number
+        routes.push_back(all);
+      }
+    }
+  }
+
+  void build(Network &network) const {
+    for (const std::uint64_t link : links) {
+      network.add_link(link);
+    }
+    for (const auto &route : routes) {
+      network.add_route(route);
+    }
+  }
+};
+
+void check_network(Random &random) {
+  const Fabric fabric(random);
+  std::vector<Arrival> arrivals;
+  const std::uint64_t count = 1 + pick(random, 60);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    arrivals.push_back({static_cast<Time>(pick(random, 400)),
+                        static_cast<std::uint32_t>(pick(random, fabric.routes.size())),
+                        static_cast<std::uint32_t>(1 + pick(random, 3)), pick(random, 3) * 37 + pick(random, 400)});
+  }
+  Schedule plain(false);
+  fabric.build(plain.network());
+  for (const Arrival &arrival : arrivals) {
+    plain.add(arrival.start, arrival.route, arrival.weight, arrival.bytes);
+  }
+  for (Time time = 0; time < 800; time += 40) {
+    plain.advance(time);
+    require(plain.network().next() >= time && plain.network().consistent(), "shares are the full max-min solution");
+  }
+  plain.advance(kNever);
+
+  std::vector<std::size_t> order(arrivals.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i] = i;
+  }
+  std::shuffle(order.begin(), order.end(), random);
+  Schedule late(true);
+  fabric.build(late.network());
+  for (const std::size_t i : order) {
+    late.add(arrivals[i].start, arrivals[i].route, arrivals[i].weight, arrivals[i].bytes);
+    if (pick(random, 3) == 0) {
+      late.advance(pick(random, 4) == 0 ? kNever : static_cast<Time>(pick(random, 600)));
+      require(late.network().next() >= 0 && late.network().consistent(), "shares are right after a cut");
+    }
+  }
+  late.advance(kNever);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    require(late.ends()[i] == plain.ends()[order[i]], "late flows end as flows in order");
+    require(late.ends()[i] != kNever, "every flow ends");
+  }
+}
+
+// ---- Whole engines ----
+
+struct World {
+  Fabric fabric;
+  std::vector<std::vector<Operation>> programs; // a collective's value is its index
+  std::vector<std::tuple<std::vector<std::uint32_t>, Time, std::vector<FlowSpec>>> collectives;
+  bool coupled;
+  std::uint32_t depth;
+
+  explicit World(Random &random) : fabric(random), coupled(pick(random, 3) == 0), depth(pick(random, 3) * 3) {
+    programs.resize(1 + pick(random, 4));
+    const std::uint64_t rounds = 1 + pick(random, 8);
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+      for (auto &program : programs) {
+        fill(random, program);
+      }
+      std::vector<std::uint32_t> members(programs.size());
+      for (std::uint32_t i = 0; i < members.size(); ++i) {
+        members[i] = i;
+      }
+      std::shuffle(members.begin(), members.end(), random);
+      members.resize(1 + pick(random, members.size()));
+      std::vector<FlowSpec> flows(pick(random, 4));
+      for (FlowSpec &flow : flows) {
+        flow = {fabric.routes[pick(random, fabric.routes.size())], pick(random, 300),
+                static_cast<std::uint32_t>(1 + pick(random, 2))};
+      }
+      collectives.emplace_back(members, static_cast<Time>(pick(random, 30)), flows);
+      for (const std::uint32_t rank : members) {
+        Operation join = operation(random, Op::kCollective);
+        join.value = collectives.size() - 1;
+        programs[rank].push_back(join);
+      }
+    }
+    for (auto &program : programs) {
+      fill(random, program);
+      program.push_back(operation(random, Op::kMark));
+      Operation sync = operation(random, Op::kSyncDevice);
+      sync.value = 0;
+      program.push_back(sync);
+      for (std::size_t i = 0; i < program.size(); ++i) {
+        program[i].seq = i;
+      }
+    }
+  }
+
+  static Operation operation(Random &random, Op op) {
+    Operation result;
+    result.op = op;
+    result.lane = static_cast<std::uint32_t>(pick(random, 3));
+    result.host_ns = static_cast<std::int64_t>(pick(random, 3) * pick(random, 30));
+    return result;
+  }
+
+  static void fill(Random &random, std::vector<Operation> &program) {
+    constexpr Op kOps[] = {Op::kWork, Op::kWork,     Op::kWork,      Op::kRecord,   Op::kWait,
+                           Op::kHost, Op::kSyncLane, Op::kQueryLane, Op::kCallback, Op::kRelease};
+    for (std::uint64_t left = pick(random, 6); left > 0; --left) {
+      Operation op = operation(random, kOps[pick(random, std::size(kOps))]);
+      op.work_ns = op.op == Op::kWork ? static_cast<std::int64_t>(pick(random, 80)) : 0;
+      op.work_class = static_cast<std::uint16_t>(pick(random, 2));
+      op.value = pick(random, 3);
+      program.push_back(op);
+    }
+  }
+
+  std::vector<std::uint64_t> build(Engine &engine) const {
+    std::vector<std::uint64_t> handles;
+    for (const std::uint64_t link : fabric.links) {
+      engine.add_link(link, 0);
+    }
+    const std::uint16_t table =
+        engine.add_rates({{{kReferenceRate, kReferenceRate / 2, kReferenceRate * 2 / 3, kReferenceRate / 5}}});
+    for (std::uint32_t rank = 0; rank < programs.size(); ++rank) {
+      engine.add_rank(rank);
+      for (std::uint32_t lane = 0; lane < 3; ++lane) {
+        engine.add_lane(rank, lane, lane / 2);
+      }
+      if (coupled) {
+        engine.set_rates(rank, table);
+      }
+    }
+    for (const auto &[members, latency, flows] : collectives) {
+      handles.push_back(engine.reserve());
+      engine.define(handles.back(), members, latency, engine.add_pattern(flows));
+    }
+    return handles;
+  }
+};
+
+using Times = std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>, std::pair<Time, Time>>;
+
+Times play(const World &world, Random &random, bool optimistic) {
+  Engine engine({optimistic, false, static_cast<std::uint32_t>(world.programs.size()), world.depth});
+  const std::vector<std::uint64_t> handles = world.build(engine);
+  std::vector<std::size_t> at(world.programs.size(), 0);
+  std::vector<bool> ended(world.programs.size(), false);
+  Times times;
+  const auto take = [&] {
+    for (const auto &[rank, span] : engine.timeline()) {
+      const bool fresh = times.emplace(std::tuple(rank, span.seq, span.lane), std::pair(span.start, span.end)).second;
+      require(fresh, "a span is told once");
+    }
+  };
+  while (std::find(ended.begin(), ended.end(), false) != ended.end()) {
+    const std::uint64_t rank = pick(random, world.programs.size());
+    if (ended[rank]) {
+      continue;
+    }
+    const std::vector<Operation> &program = world.programs[rank];
+    if (at[rank] == program.size()) {
+      engine.end_rank(static_cast<std::uint32_t>(rank));
+      ended[rank] = true;
+    } else {
+      std::vector<Operation> some;
+      for (std::uint64_t left = 1 + pick(random, 4); left > 0 && at[rank] < program.size(); --left) {
+        some.push_back(program[at[rank]++]);
+        if (some.back().op == Op::kCollective) {
+          some.back().value = handles[some.back().value];
+        }
+      }
+      engine.ingest(static_cast<std::uint32_t>(rank), some);
+    }
+    if (pick(random, 2) == 0) {
+      engine.answers();
+    }
+    if (pick(random, 6) == 0) {
+      take();
+    }
+    if (pick(random, 10) == 0) {
+      const std::string state = engine.snapshot();
+      engine.restore(state);
+      require(engine.snapshot().size() == state.size(), "a snapshot restores the whole state");
+    }
+  }
+  engine.answers();
+  take();
+  return times;
+}
+
+void check_engine(Random &random) {
+  const World world(random);
+  const Times once = play(world, random, false);
+  for (int i = 0; i < 3; ++i) {
+    require(play(world, random, i > 0) == once, "every order gives the same times");
+  }
+}
+
+void run(std::uint64_t cases, std::uint64_t seed) {
+  for (std::uint64_t i = 0; i < cases; ++i) {
+    try {
+      Random random(seed + i);
+      check_network(random);
+      check_engine(random);
+    } catch (const std::exception &error) {
+      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed + i), error.what());
+      std::exit(1);
+    }
+  }
+}
+
+} // namespace
+} // namespace eidolon
+
+int main(int argc, char **argv) {
+  const std::uint64_t cases = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 300;
+  const std::uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  // Two engines at once: they share nothing.
+  std::thread other([&] { eidolon::run(cases / 2, seed + 1'000'000); });
+  eidolon::run(cases - cases / 2, seed);
+  other.join();
+  std::printf("%llu cases\n", static_cast<unsigned long long>(cases));
+  return 0;
+}
