@@ -71,6 +71,25 @@ class Communicator:
 
 
 @dataclass(slots=True)
+class Split:
+    """Members of a communicator that divide it: what each chose, by its rank in the communicator."""
+
+    size: int
+    handle: int
+    chosen: dict[int, tuple[int, int]] = field(default_factory=dict)  #: color, key
+    callers: dict[int, tuple[int, int]] = field(default_factory=dict)  #: rank, sequence number of its record
+
+    def places(self) -> dict[tuple[int, int], int]:
+        """By caller: its rank in the new communicator << 32 | that one's size; -1: it is in none."""
+        out = {}
+        for at, (color, _) in self.chosen.items():
+            members = sorted((key, other) for other, (c, key) in self.chosen.items() if c == color)
+            position = [other for _, other in members].index(at)
+            out[self.callers[at]] = -1 if color < 0 else position << 32 | len(members)
+        return out
+
+
+@dataclass(slots=True)
 class Group:
     """Sends and receives of one rank's NCCL group: bytes by port and direction, and the matches in it."""
 
@@ -120,6 +139,8 @@ class Collectives:
         self._payloads: dict[tuple[int, int], bytes] = {}
         self._exchanges: dict[tuple[int, int], Match] = {}
         self._described: OrderedDict[int, str] = OrderedDict()
+        self._splits: dict[tuple[int, int], Split] = {}
+        self._places: dict[tuple[int, int], int] = {}
         self.device_ns = 0  #: time of all collectives on all members' devices, not counting waits
 
     # ---- communicators --------------------------------------------------------------------------------------------
@@ -143,6 +164,30 @@ class Collectives:
         if found.complete:
             self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
         return found.handle
+
+    def split(self, rank: int, seq: int, signature: Signature) -> int:
+        """One member's part in dividing a communicator; returns the handle that completes with the last member's."""
+        parent, position, at, size = (signature.get(key) for key in ("parent", "position", "rank", "size"))
+        communicator = self._communicators.get(parent)
+        if communicator is None or size != communicator.size or not 0 <= at < size:
+            raise CollectiveError(f"rank {rank} splits {_short(signature.name)}, of which it is no member")
+        found = self._splits.get((parent, position))
+        if found is None:
+            found = self._splits[parent, position] = Split(size, self._engine.reserve())
+            self._describe(found.handle, f"the splitting of communicator {_short(communicator.name)} of {size}")
+        if at in found.chosen:
+            raise CollectiveError(f"{_short(signature.name)}: rank {rank} splits as {at} twice")
+        found.chosen[at] = signature.get("color"), signature.get("key")
+        found.callers[at] = rank, seq
+        if len(found.chosen) == size:
+            del self._splits[parent, position]
+            self._places.update(found.places())
+            self._engine.define(found.handle, tuple(found.callers[at][0] for at in range(size)), 0, ())
+        return found.handle
+
+    def place(self, rank: int, seq: int) -> int:
+        """The answer to the split whose record was ``seq``."""
+        return self._places.pop((rank, seq))
 
     def leave(self, identity: int) -> None:
         """One member's ``kCommDestroy``."""

@@ -85,8 +85,6 @@ _CUDA_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8"
 _CUDNN_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}  # cudnnDataType_t
 _COMPUTE = {74: "fp16", 75: "bf16", 76: "tf32", 77: "tf32", 78: "tf32"}  # cublasComputeType_t that lower fp32 inputs
 _SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 1}
-#: Element sizes by torch's ScalarType number, for operator signatures.
-_SCALAR_SIZE = {0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 2, 6: 4, 7: 8, 8: 4, 9: 8, 10: 16, 11: 1, 15: 2, 23: 1, 24: 1}
 
 
 class CostModel:
@@ -234,15 +232,15 @@ def attention_share(backward: bool, d: int, skv: int) -> float:
 
 
 def _operator_bytes(operator: Signature) -> tuple[int, int] | None:
-    """(bytes, elements of the greatest tensor) of an operator's tensors: ``in0_numel``, ``in0_dtype``, ``out0_numel``
-    ..."""
-    total = greatest = 0
-    for key, value in operator.attributes.items():
-        if key.endswith("_numel") and value > 0:
-            size = _SCALAR_SIZE.get(operator.get(key.removesuffix("_numel") + "_dtype", 6), 4)
-            total += value * size
-            greatest = max(greatest, value)
-    if total and not any(key.startswith("out") for key in operator.attributes):
-        size = _SCALAR_SIZE.get(operator.get("in0_dtype", 6), 4)
-        total += operator.get("in0_numel") * size  # the plugin saw the inputs only: an output like the first
-    return (total, greatest) if total else None
+    """(bytes, elements of the greatest tensor) that one kernel of an operator moves: its tensors, and an output like the
+    first of them unless the operator writes in place.
+
+    None for operators over lists of tensors (foreach, fused optimizers): they launch one kernel for each part of their
+    lists, whose own geometry says how much it moves.
+    """
+    if operator.get("tensors"):
+        return None
+    first = operator.get("in0_numel") * operator.get("in0_itemsize", 4)
+    total = operator.get("bytes") + (0 if operator.get("written") else first)
+    greatest = max((value for key, value in operator.attributes.items() if key.endswith("_numel")), default=0)
+    return (total, greatest) if total > 0 else None

@@ -10,7 +10,7 @@ What arrives is checked before it is used: a batch that is not as ``simulation.p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,7 @@ class Session:
         self._call_label = np.zeros(CALL_IDS, np.uint32)
         self._lanes: set[int] = set()
         self._communicators = 0
+        self._splits: set[int] = set()
         self._group: Group | None = None
         self._waiting: dict[int, tuple[int, int]] = {}  # seq -> thread, kind
         self._awaiting: dict[int, int | None] = {}  # collectives whose bytes are on their way: seq -> end if known
@@ -287,7 +288,11 @@ class Session:
                 out["value"][i] = self._collective(signature, port, seq, value, payload, bool(out["flags"][i] & _MORE))
                 out["label"][i] = self._label[int(record["sig"])]
             elif kind == Kind.COMM_INIT:
-                out["value"][i] = self._world.collectives.join(self.rank, port, signature)
+                if signature.kind == "split":
+                    self._splits.add(seq)
+                    out["value"][i] = self._world.collectives.split(self.rank, seq, signature)
+                else:
+                    out["value"][i] = self._world.collectives.join(self.rank, port, signature)
                 out["lane"][i] = _COMM_LANES + self._communicators
                 out["label"][i] = self._call_label[int(record["call"])]
                 self._world.engine.add_lane(self.rank, _COMM_LANES + self._communicators, _COMM_DEVICE)
@@ -339,6 +344,9 @@ class Session:
         thread, kind = self._waiting.pop(answer.seq, (-1, 0))
         if thread < 0:
             return
+        if answer.seq in self._splits:
+            self._splits.remove(answer.seq)
+            answer = replace(answer, value=self._world.collectives.place(self.rank, answer.seq))
         if kind in DEPENDENT and self._depends(answer):
             self._held.append((answer, thread, kind))
         else:

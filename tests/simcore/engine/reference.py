@@ -15,6 +15,7 @@ from eidolon_simcore.engine.interface import Flag, Op
 
 LEVEL = 1 << 16
 RATE = 1 << 20
+NONE = Flag(0)
 HOSTLESS = Flag.NO_HOST | Flag.BACKGROUND
 
 
@@ -25,7 +26,7 @@ class Operation:
     host: int = 0
     work: int = 0
     value: int = 0
-    flags: Flag = Flag(0)
+    flags: Flag = NONE
     work_class: int = 0
 
 
@@ -259,7 +260,7 @@ class Simulation:
         elif op.op == Op.RELEASE:
             host.keys.pop(op.value, None)
 
-    def advance(self, host: Host, lane: list[Node]) -> bool:
+    def advance(self, host: Host, lane: list[Node]) -> bool:  # noqa: C901
         moved = False
         before = 0  # end of the node before
         for node in lane:
@@ -338,8 +339,10 @@ class Simulation:
                 and state.end is None
                 and any(
                     group.rank == host.number
-                    and any(self.collectives[op.value] is state and self.world.lanes[op.lane] == device
-                            for _, op, _ in group.members)
+                    and any(
+                        self.collectives[op.value] is state and self.world.lanes[op.lane] == device
+                        for _, op, _ in group.members
+                    )
                     for group in state.reached
                 )
                 for state in self.collectives

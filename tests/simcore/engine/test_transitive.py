@@ -83,9 +83,7 @@ def test_many_late_flows_are_undone_together() -> None:
     made = engine(4, optimistic=True)
     link = made.link(1 * GB)
     flows = [made.collective((rank,), 0, (Flow((link,), 1000),)) for rank in range(4)]
-    made.ingest(
-        0, rows((Op.COLLECTIVE, {"value": flows[0]}), (Op.SYNC_LANE, {"flags": Flag.ASK}))
-    )
+    made.ingest(0, rows((Op.COLLECTIVE, {"value": flows[0]}), (Op.SYNC_LANE, {"flags": Flag.ASK})))
     assert made.answers() == [Answer(0, 1, 1000, 0)]
     for rank in (1, 2, 3):
         made.ingest(rank, rows((Op.COLLECTIVE, {"value": flows[rank], "host_ns": 10 * rank})))
@@ -143,9 +141,7 @@ def test_a_deadlock_is_told_with_who_waits_for_whom() -> None:
     for rank, (a, b) in enumerate(((first, second), (second, first))):
         made.ingest(
             rank,
-            rows(
-                (Op.COLLECTIVE, {"value": a}), (Op.COLLECTIVE, {"value": b}), (Op.SYNC_LANE, {"flags": Flag.ASK})
-            ),
+            rows((Op.COLLECTIVE, {"value": a}), (Op.COLLECTIVE, {"value": b}), (Op.SYNC_LANE, {"flags": Flag.ASK})),
         )
     assert made.answers() == []
     assert made.deadlocked()
@@ -164,9 +160,7 @@ def test_the_end_of_an_event_outlives_its_history() -> None:
     made.answers()
     assert len(made.spans(0)) == count + 1
     assert made.counters()["nodes_live"] == 0
-    asked = rows(
-        (Op.KEY_TIME, {"value": 3, "flags": Flag.ASK}), (Op.KEY_TIME, {"value": count - 2, "flags": Flag.ASK})
-    )
+    asked = rows((Op.KEY_TIME, {"value": 3, "flags": Flag.ASK}), (Op.KEY_TIME, {"value": count - 2, "flags": Flag.ASK}))
     restored = NativeEngine()
     restored.restore(made.snapshot())
     for one in (made, restored):

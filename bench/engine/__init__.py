@@ -1,0 +1,1 @@
+"""Benchmarks of the C++ engine: ``python -m bench.engine``."""
