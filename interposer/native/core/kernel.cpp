@@ -109,13 +109,14 @@ void analyse(Kernel *kernel) {
   free(text);
 }
 
-void forget_from(const void *pointer, size_t at_most) {
+// Makes what an operation wrote at `pointer` unknown: `bytes` of it, or, where its size is not known (0), the known
+// bytes that begin there.
+void forget_from(const void *pointer, size_t bytes) {
   uintptr_t begin, end;
-  if (is_device(pointer) && memory_range_of(pointer, &begin, &end)) {
-    auto at = reinterpret_cast<uintptr_t>(pointer);
-    size_t known = value_known(pointer, end - at);
-    value_unknown(const_cast<void *>(pointer), std::min(at_most, std::max(known, size_t{1})));
-  }
+  if (!is_device(pointer) || !memory_range_of(pointer, &begin, &end))
+    return;
+  const size_t room = end - reinterpret_cast<uintptr_t>(pointer);
+  value_unknown(const_cast<void *>(pointer), bytes != 0 ? std::min(bytes, room) : value_known(pointer, room));
 }
 
 void forget_outputs(Kernel *kernel, void **arguments, int64_t elements) {
@@ -126,11 +127,11 @@ void forget_outputs(Kernel *kernel, void **arguments, int64_t elements) {
     if (kernel->operands[i] > 0) { // TensorIterator's data pointers: the first is the output
       const void *first;
       memcpy(&first, arguments[i], sizeof first);
-      forget_from(first, elements > 0 ? static_cast<size_t>(elements) * kWidest : SIZE_MAX);
+      forget_from(first, elements > 0 ? static_cast<size_t>(elements) * kWidest : 0);
     } else if (kernel->output[i]) {
       const void *pointer;
       memcpy(&pointer, arguments[i], sizeof pointer);
-      forget_from(pointer, SIZE_MAX);
+      forget_from(pointer, 0);
     }
   }
 }

@@ -23,6 +23,7 @@ namespace eidolon {
 namespace {
 
 constexpr size_t kUnit = kVmmGranularity, kSmall = size_t{1} << 20, kSmallAlign = 512;
+constexpr size_t kChunk = size_t{32} << 20;
 #ifdef __SANITIZE_THREAD__ // ThreadSanitizer shadows every byte that the program could map
 constexpr size_t kArenaBytes = size_t{128} << 30;
 #else
@@ -57,8 +58,14 @@ struct Pool {
   std::multimap<size_t, uintptr_t> cached; // freed, still reserved
 };
 
+struct Chunks { // of one device
+  std::map<uintptr_t, size_t> sizes; // by start
+  std::map<uintptr_t, size_t> holes; // free ranges within them
+};
+
 struct Memory {
   std::shared_mutex mutex;
+  Chunks chunks[64];
   uintptr_t arena = 0;
   std::map<uintptr_t, size_t> holes;           // free address ranges
   std::map<uintptr_t, Allocation> allocations; // by start
@@ -98,14 +105,34 @@ void reserve_arena(Memory *m) {
   m->holes[m->arena] = kArenaBytes - kUnit;
 }
 
-// First address range that fits; 0 if none does.
+// Adds a free range to a set of them, joined with its neighbours.
+void add_hole(std::map<uintptr_t, size_t> &holes, uintptr_t start, size_t bytes) {
+  auto next = holes.lower_bound(start);
+  if (next != holes.end() && next->first == start + bytes) {
+    bytes += next->second;
+    next = holes.erase(next);
+  }
+  if (next != holes.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == start) {
+      before->second += bytes;
+      return;
+    }
+  }
+  holes[start] = bytes;
+}
+
+// Takes `bytes` from the highest hole that fits; 0 if none does.
 uintptr_t take_addresses(Memory *m, size_t bytes, size_t alignment) {
   reserve_arena(m);
-  for (auto hole = m->holes.begin(); hole != m->holes.end(); ++hole) {
-    uintptr_t start = round_up(hole->first, alignment), end = hole->first + hole->second;
-    if (start + bytes > end)
+  for (auto hole = m->holes.end(); hole != m->holes.begin();) {
+    --hole;
+    const uintptr_t begin = hole->first, end = begin + hole->second;
+    if (hole->second < bytes)
       continue;
-    uintptr_t begin = hole->first;
+    const uintptr_t start = (end - bytes) / alignment * alignment;
+    if (start < begin)
+      continue;
     m->holes.erase(hole);
     if (start > begin)
       m->holes[begin] = start - begin;
@@ -116,20 +143,48 @@ uintptr_t take_addresses(Memory *m, size_t bytes, size_t alignment) {
   return 0;
 }
 
-void give_addresses(Memory *m, uintptr_t start, size_t bytes) {
-  auto next = m->holes.lower_bound(start);
-  if (next != m->holes.end() && next->first == start + bytes) {
-    bytes += next->second;
-    next = m->holes.erase(next);
+void give_addresses(Memory *m, uintptr_t start, size_t bytes) { add_hole(m->holes, start, bytes); }
+
+// Where the driver puts an allocation decides which of two equally large cached blocks a framework's allocator takes (it
+// breaks the tie by address), hence how its blocks split and how much it reserves. Seen on an H100 (driver 580): address
+// space is taken downwards in chunks, the allocation rounded up to 32 MiB; an allocation goes to the lowest hole of
+// existing chunks that holds it, otherwise to the start of a new chunk.
+uintptr_t take_device(Memory *m, int device, size_t bytes) {
+  Chunks &chunks = m->chunks[device];
+  for (auto hole = chunks.holes.begin(); hole != chunks.holes.end(); ++hole) {
+    if (hole->second < bytes)
+      continue;
+    const uintptr_t start = hole->first;
+    const size_t rest = hole->second - bytes;
+    chunks.holes.erase(hole);
+    if (rest > 0)
+      chunks.holes[start + bytes] = rest;
+    return start;
   }
-  if (next != m->holes.begin()) {
-    auto before = std::prev(next);
-    if (before->first + before->second == start) {
-      before->second += bytes;
-      return;
-    }
+  const size_t size = round_up(bytes, kChunk);
+  const uintptr_t start = take_addresses(m, size, kChunk);
+  if (start == 0)
+    fatal("device addresses are exhausted (%zu GiB)", kArenaBytes >> 30);
+  chunks.sizes[start] = size;
+  if (size > bytes)
+    chunks.holes[start + bytes] = size - bytes;
+  return start;
+}
+
+void give_device(Memory *m, int device, uintptr_t start, size_t bytes) {
+  Chunks &chunks = m->chunks[device];
+  const auto chunk = std::prev(chunks.sizes.upper_bound(start));
+  // Holes of neighbouring chunks do not join: nothing spans two chunks.
+  std::map<uintptr_t, size_t> own(chunks.holes.lower_bound(chunk->first),
+                                  chunks.holes.lower_bound(chunk->first + chunk->second));
+  chunks.holes.erase(chunks.holes.lower_bound(chunk->first), chunks.holes.lower_bound(chunk->first + chunk->second));
+  add_hole(own, start, bytes);
+  if (own.begin()->second == chunk->second) {
+    give_addresses(m, chunk->first, chunk->second);
+    chunks.sizes.erase(chunk);
+  } else {
+    chunks.holes.merge(own);
   }
-  m->holes[start] = bytes;
 }
 
 // The allocation that contains an address. Caller holds the mutex.
@@ -147,7 +202,7 @@ Status take_small(Memory *m, int device, size_t bytes, uintptr_t *out) {
   if (at == 0 || m->slabs[at].cursor + need > kUnit) {
     if (Status s = account(device, kUnit, "malloc"); s != kSuccess)
       return s;
-    at = take_addresses(m, kUnit, kUnit);
+    at = take_device(m, device, kUnit);
     m->slabs[at] = Slab{device};
     m->open_slab[device] = at;
   }
@@ -234,9 +289,7 @@ Status mem_alloc(int device, size_t bytes, void **out) {
     size_t charged = round_up(bytes, kUnit);
     status = account(device, static_cast<int64_t>(charged), "malloc");
     if (status == kSuccess) {
-      at = take_addresses(m, charged, kUnit);
-      if (at == 0)
-        fatal("device addresses are exhausted (%zu GiB)", kArenaBytes >> 30);
+      at = take_device(m, device, charged);
       m->allocations[at] = {bytes, charged, device, Allocation::kPlain, m->next_id++};
     }
   }
@@ -276,14 +329,14 @@ Status mem_free(void *pointer) {
     Slab &slab = m->slabs[a.slab];
     if (--slab.live == 0) {
       account(device, -static_cast<int64_t>(kUnit), "malloc");
-      give_addresses(m, a.slab, kUnit);
+      give_device(m, device, a.slab, kUnit);
       if (m->open_slab[device] == a.slab)
         m->open_slab[device] = 0;
       m->slabs.erase(a.slab);
     }
   } else if (a.kind == Allocation::kPlain) {
     account(device, -static_cast<int64_t>(a.charged), "malloc");
-    give_addresses(m, at, a.charged);
+    give_device(m, device, at, a.charged);
   } else {
     give_addresses(m, at, round_up(a.bytes, kUnit));
   }
@@ -313,7 +366,7 @@ Status mem_alloc_async(int device, size_t bytes, Stream *, void **out) {
       refused(device, bytes);
       return kOutOfMemory;
     }
-    at = take_addresses(m, charged, kUnit);
+    at = take_device(m, device, charged);
     pool.info.reserved_current += charged;
     pool.info.reserved_high = std::max(pool.info.reserved_high, pool.info.reserved_current);
   }
@@ -343,7 +396,7 @@ Status mem_free_async(void *pointer, Stream *) {
   } else {
     pool.info.reserved_current -= std::min<uint64_t>(pool.info.reserved_current, a.charged);
     account(a.device, -static_cast<int64_t>(a.charged), "pool");
-    give_addresses(m, at, a.charged);
+    give_device(m, a.device, at, a.charged);
   }
   return kSuccess;
 }
@@ -372,7 +425,7 @@ void pool_trim(int device, size_t keep_bytes) {
     auto last = std::prev(pool.cached.end());
     pool.info.reserved_current -= last->first;
     account(device, -static_cast<int64_t>(last->first), "pool");
-    give_addresses(m, last->second, last->first);
+    give_device(m, device, last->second, last->first);
     pool.cached.erase(last);
   }
 }

@@ -471,6 +471,7 @@ std::vector<Blocked> Engine::blocked() {
     for (const std::uint64_t handle : rank.waits_for()) {
       const Collective &collective = collectives_[handle & 0xffffffffU];
       std::vector<std::uint32_t> reached;
+      reached.reserve(collective.joins.size());
       for (const Join &join : collective.joins) {
         reached.push_back(ranks_[join.rank].number());
       }

@@ -322,6 +322,7 @@ void Engine::rollback() {
       }
     }
     std::vector<std::pair<std::uint32_t, Time>> ranks;
+    ranks.reserve(late_ranks_.size());
     for (const std::uint32_t index : late_ranks_) {
       ranks.emplace_back(index, ranks_[index].late_time());
     }

@@ -5,6 +5,7 @@
 //   eidolon_engine_test [cases] [seed]
 #include <algorithm>
 #include <atomic>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -76,6 +77,7 @@ void check_network(Random &random) {
   const Fabric fabric(random);
   std::vector<Arrival> arrivals;
   const std::uint64_t count = 1 + pick(random, 60);
+  arrivals.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     arrivals.push_back({static_cast<Time>(pick(random, 400)),
                         static_cast<std::uint32_t>(pick(random, fabric.routes.size())),
@@ -273,7 +275,7 @@ void run(std::uint64_t cases, std::uint64_t seed) {
       check_network(random);
       check_engine(random);
     } catch (const std::exception &error) {
-      std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed + i), error.what());
+      std::fprintf(stderr, "seed %" PRIu64 ": %s\n", seed + i, error.what());
       std::exit(1);
     }
   }
@@ -289,7 +291,7 @@ int main(int argc, char **argv) {
   std::thread other([&] { eidolon::run(cases / 2, seed + 1'000'000); });
   eidolon::run(cases - cases / 2, seed);
   other.join();
-  const auto rollbacks = static_cast<unsigned long long>(eidolon::rollbacks.load());
-  std::printf("%llu cases, %llu rollbacks\n", static_cast<unsigned long long>(cases), rollbacks);
+  const std::uint64_t rollbacks = eidolon::rollbacks;
+  std::printf("%" PRIu64 " cases, %" PRIu64 " rollbacks\n", cases, rollbacks);
   return rollbacks >= cases / 4 ? 0 : 1; // else the test has lost its subject
 }
