@@ -23,7 +23,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e lint tidy format sanitize clean
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format sanitize clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format sanitize clean'
@@ -76,6 +76,9 @@ test-python: setup
 	$(BIN)/python -m pytest tests $(ARGS)
 
 e2e: setup
+	$(BIN)/python -m pytest e2e/local -m "not slow" $(ARGS)
+
+e2e-full: setup
 	$(BIN)/python -m pytest e2e/local $(ARGS)
 
 lint: setup

@@ -20,13 +20,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
     arguments = parser.parse_args()
-    chosen = [
-        line
-        for line in truth.lines()
-        if arguments.only in line.args and arguments.world in (None, line.world)
-    ]
-    head = f"{'step ms':>9} {'real':>9} {'error':>7}  {'allocated MiB':>13} {'error':>8}  {'reserved MiB':>12} {'error':>8}"
-    print(f"{'run':<64} {head}  {'wall s':>6}")
+    chosen = [line for line in truth.lines() if arguments.only in line.args and arguments.world in (None, line.world)]
+    head = f"{'step ms':>9} {'real':>9} {'error':>7}  {'allocated MiB':>13} {'error':>8}  {'reserved MiB':>12}"
+    print(f"{'run':<64} {head} {'error':>8}  {'wall s':>6}")
     figures: list[dict[str, Any]] = []
     missed = []
     for line in chosen:
@@ -40,13 +36,16 @@ def main() -> None:
         allocated = truth.relative(result, line, "peak_alloc_mib")
         reserved = truth.relative(result, line, "peak_reserved_mib")
         bound = "h" if line.host_bound else " "
+        times = f"{result['step_ms_median']:>9.2f} {line.fields['step_ms_median']:>9.2f} {step:>6.1%}{bound}"
         print(
-            f"{line.name:<64} {result['step_ms_median']:>9.2f} {line.fields['step_ms_median']:>9.2f} {step:>6.1%}{bound}"
-            f"  {result['peak_alloc_mib']:>13.1f} {allocated:>8.2%}  {result['peak_reserved_mib']:>12.1f} {reserved:>8.2%}"
+            f"{line.name:<64} {times}  {result['peak_alloc_mib']:>13.1f} {allocated:>8.2%}"
+            f"  {result['peak_reserved_mib']:>12.1f} {reserved:>8.2%}"
             f"  {outcome.wall_s:>6.0f}",
             flush=True,
         )
-        figures.append({"line": line.name, "step_error": step, "allocated_error": allocated, "reserved_error": reserved})
+        figures.append(
+            {"line": line.name, "step_error": step, "allocated_error": allocated, "reserved_error": reserved}
+        )
         if abs(allocated) > ALLOCATED_BAR or abs(reserved) > RESERVED_BAR:
             missed.append(line.name)
     print("h: bound by the host; its error is the distance outside [min, max] of the real steps")

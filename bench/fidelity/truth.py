@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 TRUTH = Path(__file__).parents[1] / "truth"
-#: Host time to issue a step over step time from which on a run counts as bound by its host (stated in the issue of costs).
+#: A run counts as bound by its host if issuing a step takes more than this share of the step.
 HOST_BOUND_SHARE = 0.80
 
 

@@ -1,17 +1,17 @@
 // Small values are real: operators whose tensors are small and known are computed, by PyTorch's own CPU kernels.
 //
-// An emulated kernel computes nothing. Where all tensors of an operator on CUDA are known and have at most `kMostElements`
-// elements, the same operator runs again when it has ended, at ATen level, on CPU tensors that alias the same memory, and
-// its results become known. Costs are unchanged: the emulated launches were made. What frameworks steer by (sizes, counts,
-// masks, flags, step numbers, loss scales) is computed so, whatever operator it is.
+// An emulated kernel computes nothing. Where all tensors of an operator on CUDA are known and have at most
+// `kMostElements` elements, the same operator runs again when it has ended, at ATen level, on CPU tensors that alias
+// the same memory, and its results become known. Costs are unchanged: the emulated launches were made. What frameworks
+// steer by (sizes, counts, masks, flags, step numbers, loss scales) is computed so, whatever operator it is.
 //
 // The outermost such operator of a thread is computed; those inside it are parts of it. Operators that return a number
 // (item, equal) are looked through: what they read was computed. Random operators are not computed: the device's random
 // numbers are nobody's to know. An operator that itself reads its answer from the device while it runs (the size of
 // nonzero's result, equal) is computed before, wherever it stands, and its read is told the answer.
 #pragma once
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -118,7 +118,8 @@ inline at::Tensor alias_on_cpu(const at::Tensor &tensor) {
     return tensor;
   char *storage = storage_of(tensor.unsafeGetTensorImpl());
   char *first = storage == nullptr ? nullptr : storage + tensor.storage_offset() * tensor.dtype().itemsize();
-  return at::from_blob(first, tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU).requires_grad(false));
+  return at::from_blob(first, tensor.sizes(), tensor.strides(),
+                       tensor.options().device(c10::kCPU).requires_grad(false));
 }
 
 inline c10::IValue on_cpu(const c10::IValue &value, const c10::Argument &argument) {

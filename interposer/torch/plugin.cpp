@@ -186,7 +186,9 @@ extern "C" __attribute__((visibility("default"))) int eidolon_plugin_attach(void
   if (!eidolon::config().active)
     return 0;
   if (!attached.exchange(true))
-    at::addGlobalCallback(
-        at::RecordFunctionCallback(on_begin, on_end).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+    at::addGlobalCallback(at::RecordFunctionCallback(on_begin, on_end)
+                              .needsInputs(true)
+                              .needsOutputs(true)
+                              .scopes({at::RecordScope::FUNCTION}));
   return 1;
 }

@@ -232,8 +232,9 @@ def attention_share(backward: bool, d: int, skv: int) -> float:
 
 
 def _operator_bytes(operator: Signature) -> tuple[int, int] | None:
-    """(bytes, elements of the greatest tensor) that one kernel of an operator moves: its tensors, and an output like the
-    first of them unless the operator writes in place.
+    """(bytes, elements of the greatest tensor) that one kernel of an operator moves.
+
+    That is its tensors, and an output like the first of them unless the operator writes in place.
 
     None for operators over lists of tensors (foreach, fused optimizers): they launch one kernel for each part of their
     lists, whose own geometry says how much it moves.

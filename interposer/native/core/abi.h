@@ -98,7 +98,8 @@ struct MessageHead {
 };
 enum class MessageType : uint16_t {
   kPad = 0,
-  kSignature = 1, // u32 id ("call" signatures have ids below 1,024, all others from there on), then text: kind '\n' name '\n' then lines "key=integer"; UTF-8
+  kSignature = 1, // u32 id ("call" signatures have ids below 1,024, all others from there on), then text: kind '\n'
+                  // name '\n' then lines "key=integer"; UTF-8
   kPayload = 2,   // u64 seq of the collective record it belongs to, then the bytes (both directions)
 };
 
@@ -153,12 +154,12 @@ struct RingHeader {
 
   alignas(64) std::atomic<uint64_t> tail; // records consumed (by the agent)
   std::atomic<uint64_t> defs_tail;
-  std::atomic<uint64_t> inbox_head;      // inbox bytes written (by the agent)
-  std::atomic<uint32_t> inbox_bell;      // futex word, bumped after each inbox message
-  std::atomic<uint32_t> space_bell;      // futex word, bumped when room was made and space_wanted was 1
-  std::atomic<int64_t> clock_ns;         // the rank's virtual clock as last published (every 10 ms or less)
-  std::atomic<uint32_t> fatal_status;    // ReplyStatus; non-zero ends the process at its next call
-  alignas(64) char fatal[1024];          // NUL-terminated reason
+  std::atomic<uint64_t> inbox_head;                // inbox bytes written (by the agent)
+  std::atomic<uint32_t> inbox_bell;                // futex word, bumped after each inbox message
+  std::atomic<uint32_t> space_bell;                // futex word, bumped when room was made and space_wanted was 1
+  std::atomic<int64_t> clock_ns;                   // the rank's virtual clock as last published (every 10 ms or less)
+  std::atomic<uint32_t> fatal_status;              // ReplyStatus; non-zero ends the process at its next call
+  alignas(64) char fatal[1024];                    // NUL-terminated reason
   alignas(64) std::atomic<int64_t> used_bytes[64]; // device memory of this rank, per device: what the agent takes back
                                                    // from ServerPage::used_bytes if the process dies
 };
@@ -171,7 +172,7 @@ struct ServerPage {
   std::atomic<uint32_t> bell;      // futex word: a shim bumps and wakes it when a thread blocks
   std::atomic<uint32_t> listening; // 1 while the agent sleeps on the bell
   uint32_t reserved;
-  std::atomic<uint64_t> heartbeat_ns; // CLOCK_MONOTONIC of the agent, refreshed every second or less
+  std::atomic<uint64_t> heartbeat_ns;              // CLOCK_MONOTONIC of the agent, refreshed every second or less
   alignas(64) std::atomic<int64_t> used_bytes[64]; // device memory in use, per device, by all processes
 };
 

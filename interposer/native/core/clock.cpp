@@ -1,8 +1,8 @@
 // The C functions that the Python hook calls: the rank's clock, sleep, step marks, reported metrics.
 //
 // A foreground thread's clock read asks the core: the time of the record before it plus the cost of the read. Between
-// two records nothing but reads can move the clock, so repeated reads are answered here, one microsecond apart, and told
-// to the core with the next asked read: a loop that polls the clock ends, and costs no round trip a turn.
+// two records nothing but reads can move the clock, so repeated reads are answered here, one microsecond apart, and
+// told to the core with the next asked read: a loop that polls the clock ends, and costs no round trip a turn.
 #include "internal.h"
 
 namespace eidolon {

@@ -28,24 +28,24 @@ inline constexpr Status kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotI
 struct Gpu { // every device of a server is of one model
   char name[96];
   int cc_major, cc_minor, sm_count;
-  size_t memory_bytes;          // capacity as cudaMemGetInfo's total reports it
-  size_t context_bytes;         // taken by each process that creates a context on the device
+  size_t memory_bytes;  // capacity as cudaMemGetInfo's total reports it
+  size_t context_bytes; // taken by each process that creates a context on the device
   int clock_khz, memory_clock_khz, memory_bus_bits;
   size_t l2_bytes, smem_per_block, smem_per_block_optin, smem_per_sm, reserved_smem_per_block;
   int regs_per_sm, max_threads_per_sm, max_blocks_per_sm;
-  int nvlinks;                  // links per GPU; 0: none
+  int nvlinks; // links per GPU; 0: none
   int power_limit_mw;
 };
 struct Config {
-  bool active;                  // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
-  bool null_core;               // "mode=null": no ring, no waits, real clock; the overhead baseline
-  bool measured_host;           // "host_cost=measured": records carry thread CPU time
-  int devices;                  // per server
-  int server;                   // index of this emulated server
+  bool active;        // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
+  bool null_core;     // "mode=null": no ring, no waits, real clock; the overhead baseline
+  bool measured_host; // "host_cost=measured": records carry thread CPU time
+  int devices;        // per server
+  int server;         // index of this emulated server
   Gpu gpu;
-  size_t payload_limit;         // NCCL payloads up to this many bytes are moved (65,536)
-  size_t known_limit;           // host-to-device copies up to this many bytes keep their bytes (1 MiB)
-  int64_t reply_timeout_ns;     // a silent agent for this long ends the process with an error
+  size_t payload_limit;     // NCCL payloads up to this many bytes are moved (65,536)
+  size_t known_limit;       // host-to-device copies up to this many bytes keep their bytes (1 MiB)
+  int64_t reply_timeout_ns; // a silent agent for this long ends the process with an error
   char dir[512];
 };
 EID_API const Config &config();
@@ -61,7 +61,7 @@ EID_API Status ensure_context(int device);
 EID_API bool is_rank();
 EID_API bool has_context(int device); // this process created a context on it
 
-EID_API int current_device();            // of the calling thread
+EID_API int current_device();                  // of the calling thread
 EID_API Status set_current_device(int device); // does not create a context
 
 struct Attribute {
@@ -122,11 +122,11 @@ struct PointerInfo {
   uint64_t buffer_id;
 };
 EID_API Status mem_alloc(int device, size_t bytes, void **out);
-EID_API Status mem_free(void *pointer);          // device memory; waits for the device as cudaFree does
+EID_API Status mem_free(void *pointer); // device memory; waits for the device as cudaFree does
 EID_API Status mem_alloc_async(int device, size_t bytes, Stream *stream, void **out);
 EID_API Status mem_free_async(void *pointer, Stream *stream);
 EID_API Status mem_info(int device, size_t *free_bytes, size_t *total_bytes);
-EID_API size_t mem_used(int device); // by this process
+EID_API size_t mem_used(int device);                 // by this process
 EID_API Status host_alloc(size_t bytes, void **out); // pinned
 EID_API Status host_free(void *pointer);
 EID_API Status managed_alloc(size_t bytes, void **out); // on the host; freed by mem_free
@@ -158,7 +158,8 @@ EID_API Status ipc_open(const unsigned char handle[64], void **out);
 EID_API Status ipc_close(void *pointer);
 
 // ---- values (the minimum value layer) ----------------------------------------------------------------------------
-// Device bytes are known (the host or a small NCCL payload wrote them) or unknown (anything else); unknown ones read as 0.
+// Device bytes are known (the host or a small NCCL payload wrote them) or unknown (anything else); unknown ones read as
+// 0.
 
 // Marks [pointer, +bytes) unknown: an operation wrote it. If the thread's next operation is captured, each replay of it
 // does so again.
@@ -227,7 +228,8 @@ EID_API Status launch_kernel(const Launch &launch);
 
 // kind: 0 H2H, 1 H2D, 2 D2H, 3 D2D, 4 by address. `synchronous`: cudaMemcpy; pageable memory makes the asynchronous
 // form wait as CUDA does. Moves or tracks the bytes and emits the copy.
-EID_API Status copy(void *to, const void *from, size_t bytes, int kind, Stream *stream, bool synchronous, uint16_t call);
+EID_API Status copy(void *to, const void *from, size_t bytes, int kind, Stream *stream, bool synchronous,
+                    uint16_t call);
 EID_API Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                        int kind, Stream *stream, bool synchronous, uint16_t call);
 // Writes `count` elements of `element_bytes` (1, 2, 4) with the low bytes of value.
@@ -292,8 +294,9 @@ struct Collective {
                                    // is issued: at the call, or at each replay of a captured one; lives for ever
   Stream *stream;
   uint16_t call;
-  bool group_more;    // further members of the group follow
-  bool small = true; // the most that any one rank sends is at most config().payload_limit: the same answer on every rank
+  bool group_more; // further members of the group follow
+  bool small =
+      true; // the most that any one rank sends is at most config().payload_limit: the same answer on every rank
   const void *send;
   size_t send_bytes;
   void *receive;

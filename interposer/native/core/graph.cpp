@@ -1,9 +1,10 @@
 // Stream capture and graphs.
 //
 // A captured operation is a node that knows how to issue itself on a lane (Replay) and which nodes it depends on.
-// Instantiating lays the graph out on lanes once: a node continues the lane of the first of its dependencies that is still
-// its lane's last node, otherwise it opens a new lane; every other dependency becomes a recording and a wait. A launch
-// issues that sequence, its first lane being the launch stream, so a replay costs and orders exactly what was captured.
+// Instantiating lays the graph out on lanes once: a node continues the lane of the first of its dependencies that is
+// still its lane's last node, otherwise it opens a new lane; every other dependency becomes a recording and a wait. A
+// launch issues that sequence, its first lane being the launch stream, so a replay costs and orders exactly what was
+// captured.
 #include <algorithm>
 #include <cstring>
 #include <map>

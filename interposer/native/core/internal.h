@@ -33,19 +33,19 @@ Thread &this_thread();
 
 inline constexpr int kMaxThreads = 128; // slots above belong to host callbacks
 
-bool ring_create();                  // makes the ring file of this process; fatal on failure
-void ring_abandon_in_child();        // after fork: the parent's ring is not ours
-void ring_close();                   // orderly exit
-RingHeader *ring_header();           // nullptr: no ring
-ServerPage *server_page();           // nullptr: null core or no agent
+bool ring_create();           // makes the ring file of this process; fatal on failure
+void ring_abandon_in_child(); // after fork: the parent's ring is not ours
+void ring_close();            // orderly exit
+RingHeader *ring_header();    // nullptr: no ring
+ServerPage *server_page();    // nullptr: null core or no agent
 uint64_t ring_emit(const Event &event, uint8_t flags, int slot);
 Reply ring_wait(int slot, uint64_t seq); // the answer to a blocking record
 bool ring_answered(int slot, uint64_t seq);
 void ring_payload(uint64_t seq, const void *data, size_t bytes); // publishes payload bytes
-void ring_drain_inbox();             // applies arrived payloads
-bool ring_wait_inbox(int timeout_ms); // sleeps until a payload arrives
-uint64_t ring_next_seq();            // sequence number of the next record (a hint; exact only under the ring's lock)
-int callback_slot_take();            // a reply slot for a host callback; waits if all are taken
+void ring_drain_inbox();                                         // applies arrived payloads
+bool ring_wait_inbox(int timeout_ms);                            // sleeps until a payload arrives
+uint64_t ring_next_seq(); // sequence number of the next record (a hint; exact only under the ring's lock)
+int callback_slot_take(); // a reply slot for a host callback; waits if all are taken
 void callback_slot_give(int slot);
 uint32_t intern(const char *kind, const char *name, const Attribute *attributes, size_t n);
 
@@ -66,10 +66,10 @@ void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_byte
 void value_copy(void *to, const void *from, size_t bytes);
 // Reads in stream order into host memory: at once, or when a payload that it depends on arrived.
 void value_read_ordered(const void *pointer, size_t bytes, void *out, uint16_t call);
-void value_receive(uint64_t seq, void *to, size_t bytes);          // a payload for `seq` will arrive
-void value_send(uint64_t seq, const void *from, size_t bytes);     // publishes bytes as payload of `seq`
-void value_arrived(uint64_t seq, const void *data, size_t bytes);  // from the inbox
-bool value_pending(const void *pointer, size_t bytes);             // still depends on a payload
+void value_receive(uint64_t seq, void *to, size_t bytes);         // a payload for `seq` will arrive
+void value_send(uint64_t seq, const void *from, size_t bytes);    // publishes bytes as payload of `seq`
+void value_arrived(uint64_t seq, const void *data, size_t bytes); // from the inbox
+bool value_pending(const void *pointer, size_t bytes);            // still depends on a payload
 
 // ---- streams ------------------------------------------------------------------------------------------------------
 
@@ -82,10 +82,10 @@ struct Stream {
   int device;
   unsigned flags;
   int priority;
-  bool legacy = false;           // the default stream that orders itself with all blocking streams
-  uint64_t last_seq = 0;         // last record of work on it, 0 none
-  uint64_t joined_default = 0;   // last_seq of the default stream when this one last waited for it
-  uint64_t default_joined = 0;   // last_seq of this stream when the default stream last waited for it
+  bool legacy = false;         // the default stream that orders itself with all blocking streams
+  uint64_t last_seq = 0;       // last record of work on it, 0 none
+  uint64_t joined_default = 0; // last_seq of the default stream when this one last waited for it
+  uint64_t default_joined = 0; // last_seq of this stream when the default stream last waited for it
   Capture *capture = nullptr;
   std::vector<Node *> tail = {}; // nodes that the next captured one depends on
 };
@@ -94,7 +94,7 @@ struct CudaEvent {
   uint64_t magic;
   unsigned flags;
   int device;
-  uint64_t key = 0; // 0: never recorded
+  uint64_t key = 0;           // 0: never recorded
   Capture *capture = nullptr; // recorded inside this capture
   uint64_t capture_id = 0;
   std::vector<Node *> captured = {};

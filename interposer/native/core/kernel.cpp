@@ -4,8 +4,8 @@
 // kernels, the element count, which is their first parameter. Names say the rest: functor, data type, operand count.
 //
 // Outside an operator (no plugin) a launch makes bytes unknown by its pointer arguments: the first device pointer of an
-// elementwise kernel is its output; of other kernels every pointer parameter that is not to const, as the demangled name
-// tells. Kernels with C names (Triton) tell nothing and make nothing unknown: with the plugin their operator does.
+// elementwise kernel is its output; of other kernels every pointer parameter that is not to const, as the demangled
+// name tells. Kernels with C names (Triton) tell nothing and make nothing unknown: with the plugin their operator does.
 #include <cxxabi.h>
 
 #include <cstdlib>
@@ -157,11 +157,15 @@ uint32_t launch_signature(const Kernel *kernel, const Launch &l, int64_t n) {
       memcmp(&entry.block, &l.block, sizeof l.block) == 0 && entry.shared_bytes == l.shared_bytes && entry.n == n &&
       entry.op == op)
     return entry.sig;
-  Attribute attributes[] = {{"gx", l.grid.x},  {"gy", l.grid.y},
-                            {"gz", l.grid.z},  {"bx", l.block.x},
-                            {"by", l.block.y}, {"bz", l.block.z},
+  Attribute attributes[] = {{"gx", l.grid.x},
+                            {"gy", l.grid.y},
+                            {"gz", l.grid.z},
+                            {"bx", l.block.x},
+                            {"by", l.block.y},
+                            {"bz", l.block.z},
                             {"smem", static_cast<int64_t>(l.shared_bytes)},
-                            {"n", n},          {"op", op}};
+                            {"n", n},
+                            {"op", op}};
   entry = {kernel, l.grid, l.block, l.shared_bytes, n, op, signature("kernel", kernel->name.c_str(), attributes, 9)};
   return entry.sig;
 }

@@ -58,7 +58,7 @@ struct Pool {
   std::multimap<size_t, uintptr_t> cached; // freed, still reserved
 };
 
-struct Chunks { // of one device
+struct Chunks {                      // of one device
   std::map<uintptr_t, size_t> sizes; // by start
   std::map<uintptr_t, size_t> holes; // free ranges within them
 };
@@ -145,10 +145,10 @@ uintptr_t take_addresses(Memory *m, size_t bytes, size_t alignment) {
 
 void give_addresses(Memory *m, uintptr_t start, size_t bytes) { add_hole(m->holes, start, bytes); }
 
-// Where the driver puts an allocation decides which of two equally large cached blocks a framework's allocator takes (it
-// breaks the tie by address), hence how its blocks split and how much it reserves. Seen on an H100 (driver 580): address
-// space is taken downwards in chunks, the allocation rounded up to 32 MiB; an allocation goes to the lowest hole of
-// existing chunks that holds it, otherwise to the start of a new chunk.
+// Where the driver puts an allocation decides which of two equally large cached blocks a framework's allocator takes
+// (it breaks the tie by address), hence how its blocks split and how much it reserves. Seen on an H100 (driver 580):
+// address space is taken downwards in chunks, the allocation rounded up to 32 MiB; an allocation goes to the lowest
+// hole of existing chunks that holds it, otherwise to the start of a new chunk.
 uintptr_t take_device(Memory *m, int device, size_t bytes) {
   Chunks &chunks = m->chunks[device];
   for (auto hole = chunks.holes.begin(); hole != chunks.holes.end(); ++hole) {
@@ -515,12 +515,8 @@ PointerInfo pointer_info(const void *pointer) {
   std::shared_lock hold(m->mutex);
   if (is_device(pointer)) {
     if (auto found = find(m, at); found != m->allocations.end())
-      return {PointerInfo::kDevice,
-              found->second.device,
-              reinterpret_cast<void *>(found->first),
-              found->second.bytes,
-              const_cast<void *>(pointer),
-              nullptr,
+      return {PointerInfo::kDevice, found->second.device,        reinterpret_cast<void *>(found->first),
+              found->second.bytes,  const_cast<void *>(pointer), nullptr,
               found->second.id};
   } else if (auto after = m->host.upper_bound(at); after != m->host.begin()) {
     auto found = std::prev(after);

@@ -1,9 +1,10 @@
 // Takes the place of NVIDIA's libraries.
 //
-// libeidolon.so alone is preloaded. In a Python process of a simulation its constructor loads our libraries: the dynamic
-// linker matches a library that is needed later by the SONAME of one that is loaded already, whatever RPATH the needing
-// object carries (torch's is a DT_RPATH, which LD_LIBRARY_PATH cannot override). Other programs find ours through
-// LD_LIBRARY_PATH. Python packages also open NVIDIA's libraries by absolute path: dlopen is interposed to redirect those.
+// libeidolon.so alone is preloaded. In a Python process of a simulation its constructor loads our libraries: the
+// dynamic linker matches a library that is needed later by the SONAME of one that is loaded already, whatever RPATH the
+// needing object carries (torch's is a DT_RPATH, which LD_LIBRARY_PATH cannot override). Other programs find ours
+// through LD_LIBRARY_PATH. Python packages also open NVIDIA's libraries by absolute path: dlopen is interposed to
+// redirect those.
 #include <dlfcn.h>
 #include <unistd.h>
 

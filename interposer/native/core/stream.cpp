@@ -1,8 +1,8 @@
 // Streams, events, copies and host callbacks, with CUDA's ordering rules.
 //
-// The engine knows plain lanes; what CUDA adds is turned into recordings and waits here: the legacy default stream waits
-// for all blocking streams of its device and they wait for it. A recording gets a key that is never used again, so an
-// event that is recorded twice leaves waiters of the first recording alone.
+// The engine knows plain lanes; what CUDA adds is turned into recordings and waits here: the legacy default stream
+// waits for all blocking streams of its device and they wait for it. A recording gets a key that is never used again,
+// so an event that is recorded twice leaves waiters of the first recording alone.
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>

@@ -31,10 +31,10 @@ Span span_of(const void *pointer, size_t bytes) {
 
 struct Deferred {
   enum { kReceive, kWrite, kForget, kCopy, kRead, kSend } what;
-  Span to, from;              // device bytes (kRead: `to` is host memory)
-  std::vector<char> data;     // kWrite, and kReceive once it arrived
-  uint64_t seq = 0;           // kReceive, kSend
-  bool arrived = true;        // kReceive: the payload is here
+  Span to, from;          // device bytes (kRead: `to` is host memory)
+  std::vector<char> data; // kWrite, and kReceive once it arrived
+  uint64_t seq = 0;       // kReceive, kSend
+  bool arrived = true;    // kReceive: the payload is here
 };
 
 struct Values {
@@ -318,12 +318,8 @@ void value_read_ordered(const void *pointer, size_t bytes, void *out, uint16_t c
 void value_receive(uint64_t seq, void *to, size_t bytes) {
   Values *v = values();
   std::lock_guard hold(v->mutex);
-  v->deferred.push_back({.what = Deferred::kReceive,
-                         .to = span_of(to, bytes),
-                         .from = {},
-                         .data = {},
-                         .seq = seq,
-                         .arrived = false});
+  v->deferred.push_back(
+      {.what = Deferred::kReceive, .to = span_of(to, bytes), .from = {}, .data = {}, .seq = seq, .arrived = false});
 }
 
 void value_send(uint64_t seq, const void *from, size_t bytes) {

@@ -1,6 +1,6 @@
 // The ring from both ends: several threads of a rank write and block, an agent in this process reads and answers.
-#include <fcntl.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

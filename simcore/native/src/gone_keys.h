@@ -99,8 +99,9 @@ private:
 
   void write(const std::vector<Item> &items) {
     if (!file_) {
-      file_.reset(std::tmpfile()); // NOLINT(clang-analyzer-unix.Stream): closed by `Close`
+      file_.reset(std::tmpfile());
     }
+    // NOLINTNEXTLINE(clang-analyzer-unix.Stream): closed by `Close`
     if (!file_ || std::fseek(file_.get(), 0, SEEK_END) != 0) {
       throw std::runtime_error("no temporary file for the times of old events");
     }
