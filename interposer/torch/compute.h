@@ -1,17 +1,25 @@
 // Small values are real: operators whose tensors are small and known are computed, by PyTorch's own CPU kernels.
 //
-// An emulated kernel computes nothing. Where all tensors of an operator on CUDA are known and have at most
-// `kMostElements` elements, the same operator runs again when it has ended, at ATen level, on CPU tensors that alias
-// the same memory, and its results become known. Costs are unchanged: the emulated launches were made. What frameworks
-// steer by (sizes, counts, masks, flags, step numbers, loss scales) is computed so, whatever operator it is.
+// An emulated kernel computes nothing. Where all tensors that an operator reads are known and have at most
+// `kMostElements` elements, the same operator runs again when it has ended, at ATen level, on the CPU, and its results
+// become known. Costs are unchanged: the emulated launches were made. What frameworks steer by (sizes, counts, masks,
+// flags, step numbers, loss scales) is computed so, whatever operator it is.
 //
-// The outermost such operator of a thread is computed; those inside it are parts of it. Operators that return a number
-// (item, equal) are looked through: what they read was computed. Random operators are not computed: the device's random
-// numbers are nobody's to know. An operator that itself reads its answer from the device while it runs (the size of
-// nonzero's result, equal) is computed before, wherever it stands, and its read is told the answer.
+// Operators inside operators are computed too, so that one which reads its own intermediate results (bincount) reads
+// true ones. An operator that launches nothing itself (no CUDA kernel is registered for it) is computed only if its
+// parts did not leave its results known. One that reads its answer by a launch of its own, below the dispatcher (the
+// size of nonzero's result, equal), is computed when it begins, and its read is told the answer.
+//
+// Device memory is read in place, but never written: what an operator mutates is copied before it runs, and results go
+// through `value_computed`, which keeps the order with payloads that are still to come.
+//
+// Not computed: random operators (the device's random numbers are nobody's to know), whatever is captured into a graph,
+// operators on tensors that are no plain ones, results of more than `kMostElements` elements.
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -28,47 +36,85 @@ inline constexpr int64_t kMostElements = 4096;
 
 // How an operator is computed; made once per operator.
 struct Computable {
-  bool possible = false;   // tensors in, tensors out, not random, not a view
-  bool before = false;     // reads its answer from the device while it runs
+  bool possible = false;   // tensors in, tensors out or mutated, not random, not a view, and the CPU has it
+  bool before = false;     // reads its answer below the dispatcher
   bool from_sizes = false; // has no tensor argument: arange, full, eye, ...
+  bool launches = false;   // by kernels of its own: what its parts leave known in its results is not the end of it
+  size_t results = 0;
   std::optional<c10::OperatorHandle> handle{};
 };
 
+namespace detail {
+
+// Values that nobody defines, costs too high, hidden state that a schema does not mention.
+inline bool never_computed(const std::string &name) {
+  for (const char *part : {"batch_norm", "instance_norm", "dropout"})
+    if (name.find(part) != name.npos)
+      return true;
+  for (const char *start : {"aten::empty", "aten::new_empty", "aten::record_stream", "aten::_fused", "aten::resize",
+                            "aten::set_", "aten::_local_scalar_dense"})
+    if (name.rfind(start, 0) == 0)
+      return true;
+  return false;
+}
+
+inline bool random(const c10::OperatorHandle &handle) {
+  const auto &arguments = handle.schema().arguments();
+  return handle.hasTag(at::Tag::nondeterministic_seeded) ||
+         std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument &a) {
+           return a.name() == "generator" || a.name().find("dropout") != std::string::npos;
+         });
+}
+
+inline bool reads_below_dispatcher(const std::string &name) { return name == "aten::nonzero" || name == "aten::equal"; }
+
+} // namespace detail
+
 inline Computable computable(const Operator &op) {
   Computable out;
-  if (!op.has_schema || op.is_view || op.name.rfind("aten::", 0) != 0)
+  if (!op.has_schema || op.is_view || detail::is_collective(op.name))
     return out;
-  for (const char *skip : {"aten::empty", "aten::new_empty", "aten::record_stream", "aten::_foreach", "aten::_fused",
-                           "aten::_local_scalar_dense", "aten::resize", "aten::set_"})
-    if (op.name.rfind(skip, 0) == 0)
-      return out;
+  const bool aten = op.name.rfind("aten::", 0) == 0;
   out.handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
-  if (!out.handle || out.handle->hasTag(at::Tag::nondeterministic_seeded))
+  if (!out.handle)
     return out;
-  out.before = op.name == "aten::nonzero" || op.name == "aten::equal";
+  out.launches = !op.overwrites && (!aten || out.handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA));
   const auto &schema = out.handle->schema();
-  bool any_result = false;
+  out.results = schema.returns().size();
+  if (!aten || detail::never_computed(op.name) || detail::random(*out.handle) ||
+      !out.handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
+    return out;
+  out.before = detail::reads_below_dispatcher(op.name);
   for (const auto &result : schema.returns()) {
     const auto kind = result.type()->kind();
-    const bool list = kind == c10::TypeKind::ListType;
-    if (kind != c10::TypeKind::TensorType && !list && !out.before)
+    if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType && !out.before)
       return out;
-    any_result = true;
   }
   out.from_sizes = std::none_of(op.arguments.begin(), op.arguments.end(), [](const Argument &a) {
     return a.kind == Argument::kTensor || a.kind == Argument::kTensors;
   });
-  out.possible = any_result;
+  out.possible = out.results != 0 || op.writes;
   return out;
 }
 
 // A running operator that will be computed.
 struct Pending {
   const Computable *how = nullptr;
-  std::vector<c10::IValue> arguments;
+  std::vector<c10::IValue> arguments{};                       // in place of those that it mutates: copies on the CPU
+  std::vector<std::pair<c10::IValue, c10::IValue>> written{}; // those that it mutates, and their copies
 };
 
 namespace detail {
+
+// Below autograd, autocast, and whatever Python or functorch put above a kernel.
+struct BelowModes {
+  at::AutoDispatchBelowADInplaceOrView autograd{};
+  c10::impl::ExcludeDispatchKeyGuard others{
+      c10::autocast_dispatch_keyset |
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                           c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize})};
+};
 
 inline bool cpu_plain(const c10::TensorImpl *tensor) {
   const c10::DispatchKeySet keys = tensor->key_set();
@@ -76,144 +122,168 @@ inline bool cpu_plain(const c10::TensorImpl *tensor) {
          !keys.has(c10::DispatchKey::Functionalize) && !tensor->has_symbolic_sizes_strides() && tensor->has_storage();
 }
 
-inline bool small(const c10::TensorImpl *tensor) { return tensor->numel() <= kMostElements; }
+// Calls f(tensor) for each defined tensor of a value, until one answers false; its last answer.
+template <class F> bool all_tensors(const c10::IValue &value, F f) {
+  auto one = [&](const c10::IValue &item) {
+    const c10::TensorImpl *tensor = item.isTensor() ? item.unsafeToTensorImpl() : nullptr;
+    return tensor == nullptr || tensor == c10::UndefinedTensorImpl::singleton() || f(tensor);
+  };
+  if (!value.isList())
+    return one(value);
+  const auto items = value.toListRef();
+  return std::all_of(items.begin(), items.end(), one);
+}
 
 inline bool known(const c10::TensorImpl *tensor) {
+  if (tensor->numel() == 0)
+    return true;
   char *storage = storage_of(tensor);
   if (storage == nullptr)
-    return tensor->numel() == 0;
+    return false;
   bool all = true;
   // Sizes and flags that NCCL still has to bring are worth waiting for; numbers that nobody steers by are not.
   const bool integral = c10::isIntegralType(c10::typeMetaToScalarType(tensor->dtype()), /*includeBool=*/true);
-  each_run(tensor, storage, [&](char *at, size_t n, bool) {
-    if (integral)
+  each_run(tensor, storage, [&](char *at, size_t n, bool exact) {
+    if (integral && all)
       value_settle(at, n);
+    all = all && exact && value_known(at, n) == n;
   });
-  each_run(tensor, storage, [&](char *at, size_t n, bool exact) { all = all && exact && value_known(at, n) == n; });
   return all;
 }
 
-// True if the value holds only tensors that can be computed with; counts those on the device.
-inline bool usable(const c10::IValue &value, bool written_only, int &on_device) {
-  auto one = [&](const c10::TensorImpl *tensor) {
-    if (plain_cuda(tensor)) {
-      ++on_device;
-      return small(tensor) && (written_only || known(tensor));
-    }
-    return cpu_plain(tensor) && small(tensor);
-  };
-  if (value.isTensor())
-    return one(value.unsafeToTensorImpl());
-  if (value.isList())
-    for (const c10::IValue &item : value.toListRef())
-      if (item.isTensor() && !one(item.unsafeToTensorImpl()))
-        return false;
-  return true;
+inline bool all_known(const c10::IValue &value) {
+  return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t); });
 }
 
-inline bool on_device(const c10::IValue &value) { return value.isDevice() && value.toDevice().is_cuda(); }
+inline at::TensorOptions options_of(const at::Tensor &tensor) { return at::TensorOptions(tensor.scalar_type()); }
 
 inline at::Tensor alias_on_cpu(const at::Tensor &tensor) {
   if (!tensor.defined() || !plain_cuda(tensor.unsafeGetTensorImpl()))
     return tensor;
   char *storage = storage_of(tensor.unsafeGetTensorImpl());
   char *first = storage == nullptr ? nullptr : storage + tensor.storage_offset() * tensor.dtype().itemsize();
-  return at::from_blob(first, tensor.sizes(), tensor.strides(),
-                       tensor.options().device(c10::kCPU).requires_grad(false));
+  at::Tensor alias = at::from_blob(first, tensor.sizes(), tensor.strides(), options_of(tensor));
+  alias._set_conj(tensor.is_conj());
+  alias._set_neg(tensor.is_neg());
+  return alias;
 }
 
-inline c10::IValue on_cpu(const c10::IValue &value, const c10::Argument &argument) {
+template <class F> c10::IValue map_tensors(const c10::IValue &value, F f) {
   if (value.isTensor())
-    return alias_on_cpu(value.toTensor());
-  if (value.isDevice())
-    return c10::Device(c10::kCPU);
-  if (argument.name() == "pin_memory" || argument.name() == "generator")
-    return c10::IValue();
+    return f(value.toTensor());
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
     for (const at::Tensor &tensor : value.toTensorList())
-      list.push_back(alias_on_cpu(tensor));
+      list.push_back(f(tensor));
     return list;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list;
     for (const std::optional<at::Tensor> &tensor : value.toOptionalTensorList())
-      list.push_back(tensor ? std::optional(alias_on_cpu(*tensor)) : std::nullopt);
+      list.push_back(tensor ? std::optional(f(*tensor)) : std::nullopt);
     return list;
   }
   return value;
 }
 
-// Runs the operator on CPU aliases, below autograd, autocast and Python modes.
+inline c10::IValue on_cpu(const c10::IValue &value, const c10::Argument &argument) {
+  if (value.isDevice())
+    return c10::Device(c10::kCPU);
+  return argument.name() == "pin_memory" ? c10::IValue() : map_tensors(value, alias_on_cpu);
+}
+
 inline std::vector<c10::IValue> run(const Pending &pending) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  c10::impl::ExcludeDispatchKeyGuard below_modes(
-      c10::autocast_dispatch_keyset |
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
-                           c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                           c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize}));
   const auto &schema = pending.how->handle->schema();
   torch::jit::Stack stack;
+  stack.reserve(pending.arguments.size());
   for (size_t i = 0; i < pending.arguments.size(); ++i)
     stack.push_back(on_cpu(pending.arguments[i], schema.arguments()[i]));
   pending.how->handle->callBoxed(stack);
   return stack;
 }
 
-// Puts a computed tensor where the emulated operator left its own result; in its type (autocast may have chosen it).
-inline void deliver(const at::Tensor &computed, const at::Tensor &result) {
-  if (!computed.defined() || !result.defined() || computed.sizes() != result.sizes() ||
-      !small(result.unsafeGetTensorImpl()))
-    return;
+// Puts a computed tensor where the emulated operator left its own; in its type (autocast may have chosen it).
+inline bool deliver(const at::Tensor &computed, const at::Tensor &result) {
+  if (!result.defined() || !plain_cuda(result.unsafeGetTensorImpl()))
+    return true;
   const c10::TensorImpl *impl = result.unsafeGetTensorImpl();
-  if (!plain_cuda(impl)) {
-    if (cpu_plain(impl) && computed.data_ptr() != result.data_ptr())
-      result.detach().copy_(computed);
-    return;
-  }
+  if (!computed.defined() || computed.sizes() != result.sizes() || result.is_conj() || result.is_neg())
+    return false;
   char *storage = storage_of(impl);
   if (storage == nullptr || result.numel() == 0)
-    return;
-  at::Tensor place = alias_on_cpu(result);
-  if (place.data_ptr() != computed.data_ptr())
-    place.copy_(computed);
-  std::vector<char> bytes;
+    return true;
+  constexpr int64_t kMostSpread = 1 << 20; // elements between the first and the last
+  int64_t spread = 1;
+  for (size_t d = 0; d < result.sizes().size(); ++d)
+    spread += (result.sizes()[d] - 1) * result.strides()[d];
+  if (spread > kMostSpread)
+    return false;
+  at::Tensor source = computed;
+  if (computed.scalar_type() != result.scalar_type() || computed.strides() != result.strides() || computed.is_conj() ||
+      computed.is_neg())
+    source = at::empty_strided(result.sizes(), result.strides(), options_of(result)).copy_(computed);
+  const char *data = static_cast<const char *>(source.const_data_ptr());
+  const char *first = storage + result.storage_offset() * static_cast<int64_t>(result.dtype().itemsize());
+  bool all = true;
   each_run(impl, storage, [&](char *at, size_t n, bool exact) {
-    if (!exact)
-      return;
-    bytes.assign(at, at + n);
-    value_computed(at, n, bytes.data());
+    if (exact)
+      value_computed(at, n, data + (at - first));
+    all = all && exact;
   });
+  return all;
 }
 
-inline void deliver(const c10::IValue &computed, const c10::IValue &result) {
-  if (computed.isTensor() && result.isTensor()) {
-    deliver(computed.toTensor(), result.toTensor());
-  } else if (computed.isTensorList() && result.isTensorList()) {
-    const auto from = computed.toTensorVector(), to = result.toTensorVector();
-    for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
-      deliver(from[i], to[i]);
-  }
+inline bool deliver(const c10::IValue &computed, const c10::IValue &result) {
+  if (computed.isTensor() && result.isTensor())
+    return deliver(computed.toTensor(), result.toTensor());
+  if (!computed.isTensorList() || !result.isTensorList())
+    return true;
+  const auto from = computed.toTensorVector(), to = result.toTensorVector();
+  bool all = from.size() == to.size();
+  for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
+    all = deliver(from[i], to[i]) && all;
+  return all;
 }
 
 } // namespace detail
 
-// At the begin of an operator: whether it will be computed. Keeps its arguments if so.
+// At the begin of an operator, before its writes are forgotten: whether it will be computed, and what that takes.
 inline std::optional<Pending> begin_compute(const Computable &how, const Operator &op, Inputs inputs) {
-  if (!how.possible || inputs.size() != op.arguments.size() || capture_forbids_unsafe_call())
+  if (!how.possible || inputs.size() != op.arguments.size())
     return std::nullopt;
-  int on_device = 0;
-  bool device_argument = false;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool tensors = op.arguments[i].kind == Argument::kTensor || op.arguments[i].kind == Argument::kTensors;
-    if (tensors && !detail::usable(inputs[i], op.arguments[i].written && op.copies, on_device))
+  const auto &arguments = how.handle->schema().arguments();
+  bool on_device = false, device_argument = false;
+  for (size_t i = 0; i < inputs.size(); ++i) { // first what is quickly seen
+    const bool written = op.arguments[i].written;
+    if (!detail::all_tensors(inputs[i], [&](const c10::TensorImpl *tensor) {
+          const bool cuda = plain_cuda(tensor);
+          on_device = on_device || cuda;
+          return tensor->numel() <= kMostElements && (cuda || (detail::cpu_plain(tensor) && !written));
+        }))
       return std::nullopt;
-    device_argument = device_argument || detail::on_device(inputs[i]);
+    device_argument = device_argument || (inputs[i].isDevice() && inputs[i].toDevice().is_cuda());
   }
-  if (on_device == 0 && !(how.from_sizes && device_argument))
+  if (!on_device && !(how.from_sizes && device_argument))
     return std::nullopt;
-  Pending pending{&how, {}};
+  if (capturing())
+    return std::nullopt;
+  auto overwritten = [&](size_t i) { return op.arguments[i].written && (op.overwrites || arguments[i].is_out()); };
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!overwritten(i) && !detail::all_known(inputs[i]))
+      return std::nullopt;
+  const detail::BelowModes below;
+  Pending pending{.how = &how};
   pending.arguments.assign(inputs.begin(), inputs.end());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (op.arguments[i].written) {
+      pending.arguments[i] = detail::map_tensors(inputs[i], [&](const at::Tensor &tensor) {
+        if (arguments[i].is_out()) // takes the size of the result
+          return at::empty({0}, detail::options_of(tensor));
+        return overwritten(i) ? at::empty(tensor.sizes(), detail::options_of(tensor))
+                              : detail::alias_on_cpu(tensor).clone();
+      });
+      pending.written.emplace_back(inputs[i], pending.arguments[i]);
+    }
   if (how.before) {
     const std::vector<c10::IValue> results = detail::run(pending);
     value_expect(results[0].isBool() ? results[0].toBool() : results[0].toTensor().size(0));
@@ -221,17 +291,24 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
   return pending;
 }
 
-// At its end: computes and delivers.
-inline void end_compute(const Pending &pending, const std::vector<c10::IValue> &outputs) {
-  for (const c10::IValue &output : outputs) { // a large result of small tensors (full, expand): not computed
-    if (output.isTensor() && output.toTensor().defined() && output.toTensor().numel() > kMostElements)
-      return;
-  }
-  const std::vector<c10::IValue> results = detail::run(pending);
-  for (size_t i = 0; i < std::min(results.size(), outputs.size()); ++i)
-    detail::deliver(results[i], outputs[i]);
-  if (pending.how->before)
-    value_expect(-1);
+// At its end: computes and delivers; false if some of what it wrote is not known now.
+inline bool end_compute(const Pending &pending, Inputs results) {
+  auto all_small = [](const c10::IValue &value) {
+    return detail::all_tensors(value, [](const c10::TensorImpl *tensor) { return tensor->numel() <= kMostElements; });
+  };
+  if (!std::all_of(results.begin(), results.end(), all_small)) // a large result of small tensors (outer products)
+    return false;
+  if (!pending.how->launches && std::all_of(results.begin(), results.end(), detail::all_known) &&
+      std::all_of(pending.written.begin(), pending.written.end(), [](auto &w) { return detail::all_known(w.first); }))
+    return true;
+  const detail::BelowModes below;
+  const std::vector<c10::IValue> computed = detail::run(pending);
+  bool all = computed.size() == results.size();
+  for (size_t i = 0; i < std::min(computed.size(), results.size()); ++i)
+    all = detail::deliver(computed[i], results[i]) && all;
+  for (const auto &[original, copy] : pending.written)
+    all = detail::deliver(copy, original) && all;
+  return all;
 }
 
 } // namespace eidolon::torch_plugin

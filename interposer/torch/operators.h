@@ -48,7 +48,9 @@ struct Operator {
   bool writes = false;             // has arguments whose bytes it changes
   bool updates_statistics = false; // batch norm: writes what its schema does not say
   Fill fill = Fill::kNone;
-  bool copies = false; // argument 1 to argument 0
+  bool copies = false;         // argument 1 to argument 0
+  bool overwrites = false;     // what its written arguments held before does not matter: copies and fills
+  bool finite_default = false; // says whether gradients are finite: yes, where nobody knows
   std::vector<Argument> arguments;
 
   // A boxed call passes the whole stack: the arguments are on top.
@@ -157,6 +159,9 @@ inline const Operator &describe(const at::RecordFunction &function) {
     else if (op->name == "aten::_foreach_zero_")
       op->fill = Operator::Fill::kZeros;
     op->copies = op->name == "aten::copy_";
+    op->overwrites = op->copies || op->fill != Operator::Fill::kNone || op->name == "aten::zero_" ||
+                     op->name == "aten::_foreach_copy_";
+    op->finite_default = op->name == "aten::_amp_foreach_non_finite_check_and_unscale_";
   }
   slot = op;
   return *slot;

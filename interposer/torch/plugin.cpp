@@ -6,7 +6,7 @@
 //   names it     the innermost running operator of a thread becomes a signature of kind "op" with the shapes that costs
 //                depend on (operators.h); kernel, GEMM, ... signatures refer to it
 //   forgets      device bytes that it writes become unknown at its begin (writes.h), so that what it copies survives
-//   computes     an operator on small, known tensors is run on the CPU over the same memory at its end (compute.h)
+//   computes     an operator on small, known tensors is run again on the CPU at its end (compute.h)
 //
 // and a tracker in the caching allocator makes each block unknown that is handed out, so that no block leaks the bytes
 // of its last user. Nothing is counted here and nothing is thrown. In processes that are no rank (data loaders, forked
@@ -15,8 +15,11 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
+#include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "compute.h"
 #include "core.h"
@@ -49,6 +52,16 @@ void watch_allocator() {
 
 // ---- operators ---------------------------------------------------------------------------------------------------
 
+// An operator that a thread is inside of.
+struct Frame {
+  uint32_t outer;        // signature of the operator around it
+  int exceptions;        // in flight at its begin
+  const Computable *how; // nullptr: not looked at
+  Pending *pending;      // nullptr: will not be computed
+  uint64_t became_known; // of the thread, at its begin
+  bool expects;          // told the shim what it will read
+};
+
 // What a thread keeps: the operators that it is inside of, and what it has seen before. Trivially destructible:
 // operators run in destructors of other thread-local objects too.
 struct Thread {
@@ -56,6 +69,7 @@ struct Thread {
   struct Name {
     const char *key; // address of the schema's name
     const Operator *op;
+    const Computable *how;
   };
   struct Shape {
     uint64_t hash;
@@ -64,26 +78,19 @@ struct Thread {
   uint32_t current; // signature of the innermost operator
   uint32_t depth;
   bool allocator_watched;
-  bool computing;          // runs an operator on the CPU just now: not to be observed
-  uint32_t computed_depth; // depth of the operator that will be computed at its end, 0: none
-  Pending *pending;        // its arguments
-  uint32_t outer[kDepth];
+  bool computing;        // runs an operator on the CPU just now: not to be observed
+  uint64_t became_known; // how often an operator of this thread left known bytes
+  Frame frames[kDepth];
   Name names[kNames];
   Shape shapes[kShapes];
 };
 thread_local Thread this_thread;
 
-// The description of the running function. A schema's name keeps its address, but a schema may go (torch.library) and
-// another take its place: the texts are compared as well.
-const Operator &operator_of(Thread &thread, const at::RecordFunction &function) {
-  const char *name = function.name();
-  Thread::Name &entry = thread.names[reinterpret_cast<uintptr_t>(name) * 0x9E3779B97F4A7C15ULL >> 54];
-  static_assert(Thread::kNames == 1 << (64 - 54));
-  if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
-    return *entry.op;
-  entry = {name, &describe(function)};
-  return *entry.op;
-}
+struct Computing {
+  Thread &thread;
+  explicit Computing(Thread &t) : thread(t) { thread.computing = true; }
+  ~Computing() { thread.computing = false; }
+};
 
 const Computable &computable_of(const Operator &op) {
   static auto &mutex = *new std::mutex;
@@ -93,19 +100,51 @@ const Computable &computable_of(const Operator &op) {
   return found != all.end() ? found->second : all.emplace(&op, computable(op)).first->second;
 }
 
-// Decides at its begin whether an operator is computed: the outermost of which that is possible.
-void consider(Thread &thread, const Operator &op, Inputs inputs) {
-  const Computable &how = computable_of(op);
-  if (!how.possible || (thread.computed_depth != 0 && !how.before))
+// The description of the running function. A schema's name keeps its address, but a schema may go (torch.library) and
+// another take its place: the texts are compared as well.
+const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) {
+  const char *name = function.name();
+  Thread::Name &entry = thread.names[reinterpret_cast<uintptr_t>(name) * 0x9E3779B97F4A7C15ULL >> 54];
+  static_assert(Thread::kNames == 1 << (64 - 54));
+  if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
+    return entry;
+  const Operator &op = describe(function);
+  return entry = {name, &op, &computable_of(op)};
+}
+
+// Decides at its begin whether an operator will be computed.
+void consider(Thread &thread, Frame &frame, const Operator &op, Inputs inputs) {
+  if (!frame.how->possible)
     return;
-  thread.computing = true;
-  auto pending = begin_compute(how, op, inputs);
-  if (pending && thread.computed_depth == 0) {
-    delete thread.pending;
-    thread.pending = new Pending(std::move(*pending));
-    thread.computed_depth = thread.depth;
+  const Computing computing(thread);
+  if (auto pending = begin_compute(*frame.how, op, inputs)) {
+    frame.expects = frame.how->before;
+    frame.pending = new Pending(std::move(*pending));
   }
-  thread.computing = false;
+}
+
+// Leaves an operator: its results become known, or what its parts left known in them is forgotten.
+void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) {
+  const std::unique_ptr<Pending> pending(std::exchange(frame.pending, nullptr));
+  if (frame.expects)
+    value_expect(-1);
+  const std::vector<c10::IValue> &outputs = function.outputs();
+  const size_t n = frame.how == nullptr ? 0 : frame.how->results;
+  if (frame.how == nullptr || outputs.size() < n || std::uncaught_exceptions() > frame.exceptions) // it failed
+    return;
+  const Inputs results =
+      Inputs(outputs.data(), outputs.size()).slice(outputs.size() - n, n); // a boxed call leaves the whole stack
+  bool computed = false;
+  if (pending) {
+    const Computing computing(thread);
+    try {
+      computed = end_compute(*pending, results);
+    } catch (...) { // what the CPU cannot do stays unknown
+    }
+    ++thread.became_known;
+  }
+  if (!computed && frame.how->launches && frame.became_known != thread.became_known)
+    forget_results(results);
 }
 
 uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
@@ -116,13 +155,18 @@ uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
   return entry.sig;
 }
 
-void enter(Thread &thread, const at::RecordFunction &function) {
-  const Operator &op = operator_of(thread, function);
+void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
+  const Thread::Name &name = name_of(thread, function);
+  const Operator &op = *name.op;
   if (!op.has_schema) // a named range or a Python autograd function: its operators speak for themselves
     return;
   Facts facts;
   const Inputs inputs = op.arguments_of(function.inputs());
-  consider(thread, op, inputs);
+  if (frame != nullptr) {
+    frame->how = name.how;
+    consider(thread, *frame, op, inputs);
+  }
+  thread.became_known += op.overwrites;
   const bool shapes = !op.is_view && gather(op, inputs, facts);
   if (!shapes && thread.current != 0) // a part of the outer operator that costs nothing by itself
     return;
@@ -144,36 +188,38 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
   Thread &thread = this_thread;
   if (thread.computing)
     return nullptr;
-  if (thread.depth < Thread::kDepth)
-    thread.outer[thread.depth] = thread.current;
+  Frame *frame = thread.depth < Thread::kDepth ? &thread.frames[thread.depth] : nullptr;
   ++thread.depth;
+  if (frame != nullptr)
+    *frame = {.outer = thread.current,
+              .exceptions = std::uncaught_exceptions(),
+              .how = nullptr,
+              .pending = nullptr,
+              .became_known = thread.became_known,
+              .expects = false};
   if (is_rank()) {
     try {
-      enter(thread, function);
+      enter(thread, frame, function);
     } catch (...) { // the operator runs as if it had not been seen
-      thread.computing = false;
     }
   }
   return nullptr;
 }
 
+// Called for every begin, on the same thread, also when an exception leaves the operator.
 void on_end(const at::RecordFunction &function, at::ObserverContext *) {
   Thread &thread = this_thread;
   if (thread.computing || thread.depth == 0)
     return;
-  if (thread.computed_depth == thread.depth) {
-    thread.computing = true;
-    try {
-      end_compute(*thread.pending, function.outputs());
-    } catch (...) { // what the CPU cannot do stays unknown
-    }
-    thread.computing = false;
-    thread.computed_depth = 0;
-    delete thread.pending;
-    thread.pending = nullptr;
+  if (--thread.depth >= Thread::kDepth)
+    return;
+  Frame &frame = thread.frames[thread.depth];
+  try {
+    conclude(thread, frame, function);
+  } catch (...) {
   }
-  if (--thread.depth < Thread::kDepth && thread.outer[thread.depth] != thread.current)
-    set_operator(thread.current = thread.outer[thread.depth]);
+  if (frame.outer != thread.current)
+    set_operator(thread.current = frame.outer);
 }
 
 } // namespace

@@ -1,8 +1,12 @@
 // Which device bytes an operator makes unknown.
 //
 // The schema says which arguments an operator mutates. Their bytes become unknown before it runs: what it then copies
-// there (H2D, D2D) is known again, what its kernels compute is not. Results in fresh tensors need no rule: the
-// allocator's tracker forgot their blocks. Bytes that are filled with one host value are known, if they are few.
+// there (H2D, D2D) is known again, what its kernels compute is not. Results in fresh tensors are unknown already: the
+// allocator's tracker forgot their blocks. Where an operator filled them first, for its kernels to add to, its end
+// forgets them (forget_results). Bytes that are filled with one host value are known, if they are few.
+//
+// One flag has a default: a loss scaler's check for infinite gradients, whose flag keeps the "none" that it was made
+// with unless the gradients are known.
 #pragma once
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -198,7 +202,7 @@ inline void apply_writes(const Operator &op, Inputs inputs) {
     else if (op.fill == Operator::Fill::kScalar && inputs.size() > 1)
       number = detail::number_in(inputs[1]);
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (op.arguments[i].written)
+      if (op.arguments[i].written && !(op.finite_default && op.arguments[i].kind == Argument::kTensor))
         each_tensor(inputs[i], [&](const c10::TensorImpl *tensor) {
           number ? detail::fill(tensor, *number) : detail::forget(tensor);
         });
@@ -207,6 +211,11 @@ inline void apply_writes(const Operator &op, Inputs inputs) {
   if (op.updates_statistics && inputs.size() > kTraining && inputs[kTraining].isBool() && inputs[kTraining].toBool())
     for (size_t i : {kMean, kVariance})
       each_tensor(inputs[i], [](const c10::TensorImpl *tensor) { detail::forget(tensor); });
+}
+
+inline void forget_results(Inputs results) {
+  for (const c10::IValue &result : results)
+    each_tensor(result, [](const c10::TensorImpl *tensor) { detail::forget(tensor); });
 }
 
 } // namespace eidolon::torch_plugin

@@ -275,6 +275,8 @@ EID_API CaptureInfo capture_info(Stream *stream);
 EID_API Status capture_update_dependencies(Stream *stream, void *const *nodes, size_t n, bool replace);
 // 0 global, 1 thread-local, 2 relaxed: swaps the calling thread's mode
 EID_API int capture_exchange_mode(int mode);
+// True while any stream of the process captures.
+EID_API bool capturing();
 // True if a call that is unsafe during capture (cudaMalloc, synchronize, ...) must fail: sets the capture invalid.
 EID_API bool capture_forbids_unsafe_call();
 

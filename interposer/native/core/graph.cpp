@@ -161,6 +161,7 @@ void drop_member(Capture *capture, Stream *stream) {
 } // namespace
 
 bool in_capture(const Stream *stream) { return stream->capture != nullptr; }
+bool capturing() { return open_captures.load(std::memory_order_relaxed) != 0; }
 
 void capture_effect(void *pointer, size_t bytes, const void *data) {
   if (open_captures.load(std::memory_order_relaxed) == 0)
