@@ -26,7 +26,7 @@ import numpy as np
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
-from eidolon_simcore.engine.interface import Blocked, Engine, Op
+from eidolon_simcore.engine.interface import Blocked, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network
 from eidolon_simcore.plan import Plan
@@ -63,9 +63,7 @@ class Server:
 class Simulation:
     """See the module's docstring. ``now`` arguments are seconds of a monotonic clock."""
 
-    def __init__(
-        self, plan: Plan, engine: Engine, report: Report, *, version: str, now: float, shared_links: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, engine: NetworkEngine, report: Report, *, version: str, now: float) -> None:
         self.plan = plan
         self._engine = engine
         self._report = report
@@ -73,7 +71,7 @@ class Simulation:
         self._servers = {index: Server(index) for index in range(plan.servers)}
         self._sessions: dict[int, Session] = {}  # by rank
         self._memory, self._steps, self._tally, self._labels = MemoryView(), Steps(), Tally(), Labels()
-        network = Network(engine, plan.gpu, plan.network, shared_links=shared_links)
+        network = Network(engine, plan.gpu, plan.network)
         self._collectives = Collectives(engine, network, Receivers(self._deliver, self._awaited))
         costs = CostModel(plan.gpu)
         measured = plan.host_cost == "measured"
@@ -258,10 +256,6 @@ class Simulation:
             return
         self._virtual_ns = max(self._virtual_ns, int(spans["end_ns"].max()))
         op = spans["op"]
-        session = self._sessions.get(rank)
-        if session is not None and session.awaits:
-            for span in spans[op == Op.COLLECTIVE]:
-                session.ended(int(span["seq"]), int(span["end_ns"]))
         waits = spans[((op >= Op.SYNC_LANE) & (op <= Op.SYNC_DEVICE)) | (op == Op.RESUME)]
         if not len(waits):
             return
@@ -287,8 +281,8 @@ class Simulation:
             send(pb.CoreMessage(payload=pb.Payload(session=session.number, seq=seq, data=data)))
         session.delivered(seq)
 
-    def _awaited(self, rank: int, seq: int) -> None:
-        self._sessions[rank].awaited(seq)
+    def _awaited(self, rank: int, seq: int, handle: int) -> None:
+        self._sessions[rank].awaited(seq, handle)
 
     def _final_steps(self, now: float) -> None:
         for step in self._steps.final():
@@ -413,6 +407,7 @@ class Simulation:
 
     def finish(self, now: float) -> None:
         """Writes the summary."""
+        self._touched |= set(self._sessions)  # what became final with others' last words
         self.advance(now)
         self._tally.source_ns["roofline"] += self._collectives.device_ns
         share = shares(self._tally.source_ns).get("unknown", 0.0)

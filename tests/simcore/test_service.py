@@ -18,7 +18,7 @@ import pytest
 from fakes import AUTOGRAD, BLOCKING, CORE, FOREGROUND, FakeAgent, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
 from eidolon_simcore.service import Service
@@ -31,7 +31,7 @@ class Core:
     def __init__(self, out: Path, **changes: Any) -> None:
         self.out = out
         p = plan(**changes)
-        self.simulation = Simulation(p, DataflowEngine(), Report(p, out), version="test", now=time.monotonic())
+        self.simulation = Simulation(p, NativeEngine(), Report(p, out), version="test", now=time.monotonic())
         self.service = Service(self.simulation)
         self.address = self.service.listen("127.0.0.1:0")
         self._thread = threading.Thread(target=self.service.run, daemon=True)
@@ -392,7 +392,7 @@ def test_the_process_as_the_launcher_starts_it(tmp_path: Path) -> None:
     ("core", "words"),
     [
         ({**CORE, "gpu": "h900"}, "core.gpu: unknown GPU 'h900': h100-sxm"),
-        ({**CORE, "time_sync": "optimistic"}, "core.time_sync"),
+        ({**CORE, "time_sync": "both"}, "core.time_sync: 'both': conservative, optimistic are allowed"),
         ({**CORE, "servers": 0}, "core.servers: 0 is not positive"),
     ],
 )

@@ -250,6 +250,10 @@ class NetworkEngine(Engine, Protocol):
         """The table in force at first. A table whose rates differ by what else happens on the device needs one such
         here, before the rank's first operation."""
 
+    def end_of(self, handle: int) -> int | None:
+        """When a collective ends, as far as that is known now; None if it is not. 0 if it ended so long ago that it is
+        forgotten."""
+
     def timeline(self) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """Ranks and final spans of all of them since the last call (of this or :meth:`spans`), in order of end."""
 
