@@ -123,6 +123,7 @@ class Session:
         self._communicators = 0
         self._splits: set[int] = set()
         self._waiting: dict[int, tuple[int, int]] = {}  # seq -> thread, kind
+        self._stands: set[int] = set()  # of those, what a foreground thread waits for
         self._awaiting: dict[int, int] = {}  # collectives whose bytes are on their way: seq -> handle
         self._held: list[tuple[Answer, int, int]] = []
         self._last: dict[int, tuple[int, int, int]] = {}  # thread -> seq, clock, value of its last answer
@@ -241,6 +242,8 @@ class Session:
         asks = np.flatnonzero(out["flags"] & _ASK)
         for i in asks.tolist():
             self._waiting[int(seqs[i])] = (int(records["thread"][i]), int(kinds[i]))
+            if flags[i] & _FOREGROUND and kinds[i] != _K_CALLBACK:
+                self._stands.add(int(seqs[i]))
         made = self._note(records, seqs, out)
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
@@ -331,6 +334,11 @@ class Session:
             raise InvalidBatchError(f"record {seq}: a collective whose signature is of kind {signature.kind!r}")
         return self._world.collectives.call(self.rank, port, seq, signature, position, payload)
 
+    @property
+    def waits(self) -> bool:
+        """A foreground thread has not been answered."""
+        return bool(self._stands)
+
     # ---- answers --------------------------------------------------------------------------------------------------
 
     def answer(self, answer: Answer) -> None:
@@ -351,6 +359,7 @@ class Session:
         return any(end is not None and end <= answer.clock_ns for end in ends)
 
     def _send(self, answer: Answer, thread: int) -> None:
+        self._stands.discard(answer.seq)
         self._last[thread] = (answer.seq, answer.clock_ns, answer.value)
         self._reply(answer.seq, thread, answer.clock_ns, answer.value)
 

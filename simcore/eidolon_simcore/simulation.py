@@ -10,7 +10,7 @@ something went wrong:
 * a server's workload ended with an exit code other than 0;
 * calls contradict each other, or a batch breaks the contract;
 * nobody can go on: every rank waits for a collective that somebody has not reached, and nothing has arrived for a
-  while.
+  while. A rank that computes may yet reach it, however long it makes no call: then the while is longer.
 
 So a run ends in a stated condition, and never hangs.
 """
@@ -234,7 +234,7 @@ class Simulation:
         """After a round of messages: everything that has become known goes out."""
         try:
             answers = self._engine.answers()
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             self.fail(str(error), now)
             answers = []
         touched = self._touched | {answer.rank for answer in answers}
@@ -351,19 +351,26 @@ class Simulation:
         if not live or waiting:
             return  # ranks that have yet to start are the startup timeout's business
         blocked = self._engine.blocked()
-        waits = {b.rank for b in blocked}
-        if not waits or not live <= waits | self._idle():
+        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        if not asking:
             return
-        gone = all(b.missing and not live & set(b.missing) for b in blocked)
+        busy = sorted(live - asking - self._idle())
+        gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
-        if quiet >= (limit if live <= waits else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked), now)
+        if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
+            self.fail(self._who_waits(blocked, sorted(asking), busy), now)
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
 
-    def _who_waits(self, blocked: list[Blocked]) -> str:
+    def _who_waits(self, blocked: list[Blocked], asking: list[int], busy: list[int]) -> str:
         parts = []
+        others = [rank for rank in asking if rank not in {b.rank for b in blocked}]
+        if others:
+            parts.append(f"rank {_list(others)} waits for what is under way")
+        if busy:
+            clocks = ", ".join(f"{self._engine.clock(rank) / 1e6:.3f} ms" for rank in busy[:16])
+            parts.append(f"rank {_list(busy)} makes no calls (at {clocks})")
         for b in sorted(blocked, key=lambda b: (b.rank, b.collective))[:16]:
             text = f"rank {b.rank} waits in {self._collectives.describe(b.collective)}"
             left = [rank for rank in b.missing if (s := self._sessions.get(rank)) is not None and s.left]

@@ -24,7 +24,7 @@ class Run:
     def __init__(self, out: Path, **changes: Any) -> None:
         p = plan(**changes)
         self.out = out
-        self.simulation = Simulation(p, NativeEngine(), Report(p, out), version="test", now=0.0)
+        self.simulation = Simulation(p, NativeEngine(optimistic=p.time_sync == "optimistic"), Report(p, out), version="test", now=0.0)
         self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
         for server, box in self.sent.items():
             self.simulation.hello(
@@ -144,6 +144,26 @@ def test_an_idle_rank_resumes_at_the_horizon_and_the_jump_is_counted(run: Run) -
     assert run.replies()[2, seq] == (5_001_000, 0)
     waits = {w["site"]: w["ns"] for w in run.summary()["host_waits"]}
     assert waits["idle"] == 5_000_000
+
+
+@pytest.mark.parametrize("optimistic", [False, True])
+def test_watching_threads_do_not_wake_an_idle_rank_and_a_call_does(tmp_path: Path, optimistic: bool) -> None:
+    run = Run(tmp_path, time_sync="optimistic" if optimistic else "conservative")
+    ranks = pair(run)
+    for rank in ranks:
+        rank.collective("all_reduce", 7, 0, 1 << 20)
+    ranks[1].write(Kind.IDLE, flags=0)
+    ranks[1].write(Kind.HOST, flags=0, thread=3)
+    watch = ranks[1].write(Kind.CLOCK, flags=BLOCKING, thread=3)
+    run.batch(ranks[1])
+    sync = ranks[0].sync()
+    run.batch(ranks[0])
+    begin, end = run.replies()[2, watch][0], run.replies()[1, sync][0]
+    assert end > begin
+    seq = ranks[1].write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)  # its RESUME was overtaken by the IDLE
+    run.batch(ranks[1])
+    assert run.replies()[2, seq][0] == end + 1_000
+    assert run.summary()["engine"]["idle_jump_ns"] == end - begin
 
 
 def test_counts_of_what_is_not_modelled_or_known_reach_the_summary(run: Run) -> None:
