@@ -24,7 +24,8 @@ class Run:
     def __init__(self, out: Path, **changes: Any) -> None:
         p = plan(**changes)
         self.out = out
-        self.simulation = Simulation(p, NativeEngine(optimistic=p.time_sync == "optimistic"), Report(p, out), version="test", now=0.0)
+        engine = NativeEngine(optimistic=p.time_sync == "optimistic")
+        self.simulation = Simulation(p, engine, Report(p, out), version="test", now=0.0)
         self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
         for server, box in self.sent.items():
             self.simulation.hello(

@@ -70,7 +70,8 @@ public:
   std::vector<Answer> answers();
   Time clock(std::uint32_t rank);
   Time horizon();
-  // Of a collective as far as it is known now, kNever if it has none yet; 0 if that is so long ago that it is forgotten.
+  // Of a collective as far as it is known now, kNever if it has none yet; 0 if that is so long ago that it is
+  // forgotten.
   Time end_of(std::uint64_t handle);
   std::vector<Span> spans(std::uint32_t rank);
   // Final spans of all ranks since the last call (of either kind), in order of time.
