@@ -23,10 +23,10 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format sanitize clean
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format sanitize native-cuda12 clean
 
 help:
-	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format sanitize clean'
+	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format sanitize native-cuda12 clean'
 
 # ---- environment -----------------------------------------------------------------------------------------------------
 
@@ -64,6 +64,22 @@ sanitize-%: $(VENV)/.dependencies.stamp
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DEIDOLON_SANITIZE=$*
 	$(BIN)/cmake --build build/sanitize-$*
 	$(BIN)/ctest --test-dir build/sanitize-$* --output-on-failure --no-tests=error
+
+# The shim for CUDA 12, beside the package's own for CUDA 13. Its headers come with the libraries (another 3 GB).
+HEADERS12 := $(CACHE)/headers12
+HEADER_WHEELS12 := $(foreach name,cuda-runtime cuda-nvcc cuda-cccl cuda-cupti cuda-nvrtc nvjitlink cublas nvml-dev,\
+    nvidia-$(name)-cu12==12.8.*) \
+  $(foreach name,cudnn nccl cufft curand cusolver cusparse cusparselt cufile nvshmem,nvidia-$(name)-cu12)
+
+native-cuda12: $(VENV)/.dependencies.stamp $(HEADERS12)/.stamp
+	$(BIN)/cmake -S . -B build/native12 -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DEIDOLON_CUDA=12 -DEIDOLON_HEADERS_FROM=$(HEADERS12)
+	$(BIN)/cmake --build build/native12
+	$(BIN)/ctest --test-dir build/native12 --output-on-failure --no-tests=error
+
+$(HEADERS12)/.stamp: tools/bootstrap.py
+	$(PYTHON) tools/bootstrap.py $(HEADERS12) --no-deps $(HEADER_WHEELS12)
+	@touch $@
 
 # ---- run and check ---------------------------------------------------------------------------------------------------
 

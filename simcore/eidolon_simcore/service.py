@@ -60,7 +60,7 @@ class Service(pb_grpc.SimulationServicer):
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ],
         )
-        pb_grpc.add_SimulationServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        pb_grpc.add_SimulationServicer_to_server(self, self._server)
 
     def listen(self, address: str) -> str:
         """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""

@@ -17,8 +17,6 @@ struct LastRead {
 };
 thread_local LastRead last_read;
 
-bool foreground() { return this_thread().foreground || this_thread().main; }
-
 void pay(int64_t ns) {
   if (ns > 0)
     emit({.kind = Kind::kSleep, .value = static_cast<uint64_t>(ns)});
@@ -32,7 +30,7 @@ int64_t eidolon_clock_ns(void) {
   RingHeader *h = ring_header();
   if (!is_rank() || h == nullptr)
     return -1;
-  if (!foreground())
+  if (!foreground_thread())
     return h->clock_ns.load();
   LastRead &last = last_read;
   if (last.next_seq != 0 && last.next_seq == ring_next_seq()) {
@@ -53,7 +51,7 @@ int64_t eidolon_epoch_ns(void) {
 }
 
 int eidolon_sleep_ns(int64_t ns) {
-  if (!is_rank() || ring_header() == nullptr || !foreground() || ns < 0)
+  if (!is_rank() || ring_header() == nullptr || !foreground_thread() || ns < 0)
     return 0;
   emit({.kind = Kind::kSleep, .call = EID_CALL("sleep"), .value = static_cast<uint64_t>(ns)});
   return 1;
@@ -66,7 +64,7 @@ int eidolon_mark(const char *kind) {
   return 1;
 }
 
-int eidolon_foreground(void) { return is_rank() && foreground() ? 1 : 0; }
+int eidolon_foreground(void) { return is_rank() && foreground_thread() ? 1 : 0; }
 
 int eidolon_report(const char *name, int64_t value) {
   if (!is_rank())

@@ -1,6 +1,7 @@
 // server.conf and the environment. Read once; a file that is there but wrong ends the process with the key's name.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
@@ -32,6 +33,44 @@ Settings &settings() {
   return all;
 }
 
+// True if an entry of CUDA_VISIBLE_DEVICES is the leading part of the device's unique id.
+bool named(const Config *c, int device, const std::string &wanted) {
+  char text[48];
+  uuid_text(c->server, device, text);
+  return wanted.size() > 4 && std::string(text).compare(0, wanted.size(), wanted) == 0;
+}
+
+// CUDA C++ programming guide, "CUDA environment variables": devices in the order of the list, up to the first entry
+// that names none; a device that is named twice leaves none.
+void see_devices(Config *c) {
+  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  if (list == nullptr) {
+    c->devices = c->server_devices;
+    for (int d = 0; d < c->devices; ++d)
+      c->visible[d] = d;
+    return;
+  }
+  const std::string text = list;
+  for (size_t at = 0; at <= text.size() && c->devices < 64;) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string entry = text.substr(at, comma - at);
+    at = comma + 1;
+    char *end = nullptr;
+    long device = strtol(entry.c_str(), &end, 10);
+    if (entry.empty() || *end != 0 || device < 0 || device >= c->server_devices) {
+      for (device = 0; device < c->server_devices && !named(c, static_cast<int>(device), entry);)
+        ++device;
+      if (device == c->server_devices)
+        return;
+    }
+    if (std::find(c->visible, c->visible + c->devices, device) != c->visible + c->devices) {
+      c->devices = 0;
+      return;
+    }
+    c->visible[c->devices++] = static_cast<int>(device);
+  }
+}
+
 Config *load() {
   auto *c = new Config{};
   const char *dir = getenv("EIDOLON_DIR");
@@ -59,6 +98,7 @@ Config *load() {
     auto found = s.find(key);
     return found == s.end() ? std::string(otherwise) : found->second;
   };
+  c->server = static_cast<int>(number(s, "server", 0));
   std::string mode = text("mode", "core");
   if (mode != "core" && mode != "null")
     fatal("server.conf: mode=%s: core or null is allowed", mode.c_str());
@@ -68,10 +108,10 @@ Config *load() {
   if (host != "table" && host != "measured")
     fatal("server.conf: host_cost=%s: table or measured is allowed", host.c_str());
   c->measured_host = host == "measured";
-  c->devices = static_cast<int>(number(s, "devices", 1));
-  if (c->devices > 64)
-    fatal("server.conf: devices=%d: 0 to 64 are allowed", c->devices);
-  c->server = static_cast<int>(number(s, "server", 0));
+  c->server_devices = static_cast<int>(number(s, "devices", 1));
+  if (c->server_devices > 64)
+    fatal("server.conf: devices=%d: 0 to 64 are allowed", c->server_devices);
+  see_devices(c);
   c->payload_limit = static_cast<size_t>(number(s, "payload_limit", 65536));
   c->known_limit = static_cast<size_t>(number(s, "known_limit", 1 << 20));
   c->reply_timeout_ns = number(s, "reply_timeout_ms", 60'000) * 1'000'000;
@@ -104,6 +144,13 @@ Config *load() {
 }
 
 } // namespace
+
+void uuid_text(int server, int device, char out[48]) {
+  unsigned char b[16];
+  uuid_of(server, device, b);
+  snprintf(out, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3],
+           b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
 
 const Config &config() {
   static const Config *const loaded = load();

@@ -40,7 +40,9 @@ struct Config {
   bool active;        // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
   bool null_core;     // "mode=null": no ring, no waits, real clock; the overhead baseline
   bool measured_host; // "host_cost=measured": records carry thread CPU time
-  int devices;        // per server
+  int devices;        // that this process sees: all of the server, or what CUDA_VISIBLE_DEVICES leaves
+  int server_devices; // of the server; NVML sees them all
+  int visible[64];    // of each device that this process sees: its ordinal within the server
   int server;         // index of this emulated server
   Gpu gpu;
   size_t payload_limit;     // NCCL payloads up to this many bytes are moved (65,536)
@@ -49,6 +51,16 @@ struct Config {
   char dir[512];
 };
 EID_API const Config &config();
+
+// Ordinal within the server of a device of this process.
+inline int server_device(int device) { return config().visible[device]; }
+// Unique id of a device of a server, as CUDA and NVML report it, and as text ("GPU-" and 8-4-4-4-12 hexadecimal
+// digits).
+inline void uuid_of(int server, int device, unsigned char out[16]) {
+  for (int i = 0; i < 16; ++i)
+    out[i] = static_cast<unsigned char>(i * 7 + device + 16 * server);
+}
+EID_API void uuid_text(int server, int device, char out[48]);
 
 // The value of `key` in server.conf, or nullptr.
 EID_API const char *setting(const char *key);
@@ -126,8 +138,10 @@ EID_API Status mem_free(void *pointer); // device memory; waits for the device a
 EID_API Status mem_alloc_async(int device, size_t bytes, Stream *stream, void **out);
 EID_API Status mem_free_async(void *pointer, Stream *stream);
 EID_API Status mem_info(int device, size_t *free_bytes, size_t *total_bytes);
-EID_API size_t mem_used(int device);                 // by this process
-EID_API Status host_alloc(size_t bytes, void **out); // pinned
+EID_API Status server_memory(int server_device, size_t *free_bytes,
+                             size_t *total_bytes);    // by ordinal within the server
+EID_API size_t server_memory_used(int server_device); // by this process
+EID_API Status host_alloc(size_t bytes, void **out);  // pinned
 EID_API Status host_free(void *pointer);
 EID_API Status managed_alloc(size_t bytes, void **out); // on the host; freed by mem_free
 EID_API Status host_register(void *pointer, size_t bytes);

@@ -58,12 +58,13 @@ struct Exec {
   std::vector<Step> steps;
   int lanes = 1;
   size_t keys = 0;
-  std::map<int, std::vector<Stream *>> streams; // per device: private lanes, index 0 unused
+  std::map<int, std::vector<std::unique_ptr<Stream>>> lanes_of; // per device: private lanes, of the second on
   std::vector<std::pair<UserObject *, unsigned>> objects;
 };
 
 std::mutex mutex; // captures and graphs: rarely contended, never on the launch path of plain work
-std::vector<Capture *> &live_captures = *new std::vector<Capture *>; // begun and not ended; under the mutex
+std::vector<std::shared_ptr<Capture>> &live_captures =
+    *new std::vector<std::shared_ptr<Capture>>; // begun and not ended; under the mutex
 std::atomic<uint64_t> next_capture{1};
 std::atomic<int> global_captures{0}, open_captures{0};
 thread_local int thread_mode = 0;
@@ -152,7 +153,7 @@ void plan(Exec *exec, const Graph *graph) {
 }
 
 void drop_member(Capture *capture, Stream *stream) {
-  stream->capture = nullptr;
+  stream->capture.reset();
   stream->tail.clear();
   std::erase(capture->members, stream);
 }
@@ -192,7 +193,6 @@ bool capture_node(Stream *stream, int type, Replay replay) {
 void capture_event_record(Stream *stream, CudaEvent *event) {
   std::lock_guard hold(mutex);
   event->capture = stream->capture;
-  event->capture_id = stream->capture->id;
   event->captured = stream->tail;
 }
 
@@ -228,7 +228,8 @@ Status capture_begin(Stream *stream, int mode, void *into_graph) {
   if (mode < 0 || mode > 2)
     return kInvalidValue;
   std::lock_guard hold(mutex);
-  auto *capture = new Capture{next_capture.fetch_add(1), nullptr, stream, mode, thread_number(), into_graph == nullptr};
+  auto capture = std::make_shared<Capture>(next_capture.fetch_add(1), nullptr, stream, mode, thread_number(),
+                                           into_graph == nullptr);
   capture->graph = into_graph != nullptr ? graph_of(into_graph) : new Graph;
   capture->members.push_back(stream);
   live_captures.push_back(capture);
@@ -244,7 +245,7 @@ Status capture_begin(Stream *stream, int mode, void *into_graph) {
 
 Status capture_end(Stream *stream, void **out) {
   *out = nullptr;
-  Capture *capture = stream->capture;
+  std::shared_ptr<Capture> capture = stream->capture;
   if (capture == nullptr)
     return kInvalidValue;
   if (capture->origin != stream)
@@ -265,7 +266,7 @@ Status capture_end(Stream *stream, void **out) {
       if (status == kSuccess && !reached.contains(node))
         status = kCaptureUnjoined;
   while (!capture->members.empty())
-    drop_member(capture, capture->members.back());
+    drop_member(capture.get(), capture->members.back());
   if (capture->mode == 0)
     global_captures.fetch_sub(1);
   if (capture->mode != 2)
@@ -275,7 +276,6 @@ Status capture_end(Stream *stream, void **out) {
     *out = capture->graph;
   else if (capture->owns_graph)
     delete capture->graph;
-  // The Capture object stays: events recorded in it still name it, and tell it from another by its address.
   return status;
 }
 
@@ -313,15 +313,15 @@ bool capture_forbids_unsafe_call() {
   if (thread_captures == 0 && !any_global)
     return false;
   std::lock_guard hold(mutex);
-  for (Capture *capture : live_captures) // those that forbade it are spoiled
+  for (const auto &capture : live_captures) // those that forbade it are spoiled
     if ((any_global && capture->mode == 0) || (capture->mode != 2 && capture->thread == thread_number()))
       capture->invalid = true;
   return true;
 }
 
-void capture_invalidate(Capture *capture) {
+void capture_invalidate(Capture &capture) {
   std::lock_guard hold(mutex);
-  capture->invalid = true;
+  capture.invalid = true;
 }
 
 // ---- graphs -------------------------------------------------------------------------------------------------------
@@ -442,14 +442,13 @@ Status graph_exec_update(void *handle, void *graph) {
 
 Status graph_launch(void *handle, Stream *stream, uint16_t call) {
   auto *exec = static_cast<Exec *>(handle);
-  emit({.kind = Kind::kGraphLaunch, .call = call, .stream = stream});
-  std::vector<Stream *> &lanes = exec->streams[stream->device];
-  while (static_cast<int>(lanes.size()) < exec->lanes)
-    lanes.push_back(lanes.empty() ? nullptr : make_stream(stream->device, 1, 0));
-  lanes[0] = stream;
+  emit_work({.kind = Kind::kGraphLaunch, .call = call, .stream = stream}); // ordered for all of its lanes
+  auto &lanes = exec->lanes_of[stream->device];
+  while (static_cast<int>(lanes.size()) + 1 < exec->lanes)
+    lanes.emplace_back(make_stream(stream->device, 1, 0));
   std::vector<uint64_t> keys(exec->keys);
   for (const Step &step : exec->steps) {
-    Stream *lane = lanes[static_cast<size_t>(step.lane)];
+    Stream *lane = step.lane == 0 ? stream : lanes[static_cast<size_t>(step.lane) - 1].get();
     switch (step.what) {
     case Step::kRun:
       exec->replays[step.node](lane, kReplayed);
@@ -459,7 +458,8 @@ Status graph_launch(void *handle, Stream *stream, uint16_t call) {
       emit({.kind = Kind::kEventRecord, .flags = kReplayed, .stream = lane, .value = keys[step.node]});
       break;
     case Step::kWait:
-      emit({.kind = Kind::kStreamWait, .flags = kReplayed, .stream = lane, .value = keys[step.node]});
+      lane->last_seq =
+          1 + emit({.kind = Kind::kStreamWait, .flags = kReplayed, .stream = lane, .value = keys[step.node]});
       break;
     }
   }

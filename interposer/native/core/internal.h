@@ -11,7 +11,9 @@
 //   clock     the C functions that the Python hook calls
 //   preload   loading our libraries in place of NVIDIA's
 #pragma once
+#include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -86,17 +88,22 @@ struct Stream {
   uint64_t last_seq = 0;       // last record of work on it, 0 none
   uint64_t joined_default = 0; // last_seq of the default stream when this one last waited for it
   uint64_t default_joined = 0; // last_seq of this stream when the default stream last waited for it
-  Capture *capture = nullptr;
+  std::shared_ptr<Capture> capture = {};
   std::vector<Node *> tail = {}; // nodes that the next captured one depends on
+  // progress.cpp
+  std::deque<uint64_t> recorded = {}; // keys of recordings that are not known to have ended, oldest first
+  uint64_t ended_key = 0;             // recordings up to this key have ended
+  int64_t probed_ns = 0;              // when a background thread last asked
+  bool has_recordings = false;
 };
 
 struct CudaEvent {
   uint64_t magic;
   unsigned flags;
   int device;
-  uint64_t key = 0;           // 0: never recorded
-  Capture *capture = nullptr; // recorded inside this capture
-  uint64_t capture_id = 0;
+  uint64_t key = 0; // 0: never recorded
+  Stream *stream = nullptr;
+  std::shared_ptr<Capture> capture = {}; // recorded inside this capture
   std::vector<Node *> captured = {};
 };
 
@@ -105,6 +112,16 @@ Stream *make_stream(int device, unsigned flags, int priority); // internal lanes
 // Emits a record of work on a stream, ordered with the default stream as CUDA's rules want.
 uint64_t emit_work(const Event &event);
 void run_callbacks_before(uint64_t seq); // waits until host callbacks issued before `seq` have run
+
+// ---- progress -----------------------------------------------------------------------------------------------------
+
+void progress_recorded(Stream *stream, uint64_t key);
+uint64_t progress_newest(Stream *stream); // key of its last recording, 0 none
+std::vector<std::pair<Stream *, uint64_t>> progress_newest_of(int device);
+void progress_ended(Stream *stream, uint64_t key); // and all before it on the stream
+bool progress_has_ended(const Stream *stream, uint64_t key);
+bool progress_probe(Stream *stream, uint64_t key, uint16_t call); // for background threads
+bool foreground_thread();
 
 // ---- graphs -------------------------------------------------------------------------------------------------------
 
@@ -116,7 +133,7 @@ bool capture_node(Stream *stream, int type, Replay replay);
 Status capture_join(Stream *stream, CudaEvent *event);
 void capture_event_record(Stream *stream, CudaEvent *event);
 bool in_capture(const Stream *stream);
-void capture_invalidate(Capture *capture); // a call that a capture does not allow was made
+void capture_invalidate(Capture &capture); // a call that a capture does not allow was made
 // Keeps what an operation does to values (data nullptr: unknown) for the node that this thread captures next.
 void capture_effect(void *pointer, size_t bytes, const void *data);
 

@@ -86,7 +86,7 @@ Memory *memory() {
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Null core: nobody shares the page, so the process keeps its own sums.
-std::atomic<int64_t> *used_word(int device) {
+std::atomic<int64_t> *used_word(int device) { // by ordinal within the server
   static std::atomic<int64_t> local[64];
   ServerPage *page = server_page();
   return page != nullptr ? &page->used_bytes[device] : &local[device];
@@ -217,7 +217,7 @@ Status take_small(Memory *m, int device, size_t bytes, uintptr_t *out) {
 } // namespace
 
 Status account(int device, int64_t bytes, const char *what) {
-  std::atomic<int64_t> *used = used_word(device);
+  std::atomic<int64_t> *used = used_word(server_device(device));
   int64_t before = used->fetch_add(bytes);
   if (bytes > 0 && before + bytes > static_cast<int64_t>(config().gpu.memory_bytes)) {
     used->fetch_sub(bytes);
@@ -226,7 +226,7 @@ Status account(int device, int64_t bytes, const char *what) {
   Memory *m = memory();
   int64_t mine = __atomic_add_fetch(&m->mine[device], bytes, __ATOMIC_RELAXED);
   if (RingHeader *h = ring_header()) {
-    h->used_bytes[device].store(mine);
+    h->used_bytes[server_device(device)].store(mine);
     int before_device = current_device();
     if (before_device != device)
       set_current_device(device); // the record names the device through the calling thread
@@ -242,9 +242,9 @@ void release_accounts() {
     int64_t mine = __atomic_exchange_n(&memory()->mine[d], 0, __ATOMIC_RELAXED);
     if (mine == 0)
       continue;
-    used_word(d)->fetch_sub(mine);
+    used_word(server_device(d))->fetch_sub(mine);
     if (RingHeader *h = ring_header())
-      h->used_bytes[d].store(0);
+      h->used_bytes[server_device(d)].store(0);
   }
 }
 
@@ -430,11 +430,9 @@ void pool_trim(int device, size_t keep_bytes) {
   }
 }
 
-Status mem_info(int device, size_t *free_bytes, size_t *total_bytes) {
-  if (device < 0 || device >= config().devices)
-    return kInvalidDevice;
-  size_t total = config().gpu.memory_bytes;
-  int64_t used = used_word(device)->load();
+Status server_memory(int device, size_t *free_bytes, size_t *total_bytes) {
+  const size_t total = config().gpu.memory_bytes;
+  const int64_t used = used_word(device)->load();
   if (total_bytes != nullptr)
     *total_bytes = total;
   if (free_bytes != nullptr)
@@ -442,10 +440,17 @@ Status mem_info(int device, size_t *free_bytes, size_t *total_bytes) {
   return kSuccess;
 }
 
-size_t mem_used(int device) {
+Status mem_info(int device, size_t *free_bytes, size_t *total_bytes) {
   if (device < 0 || device >= config().devices)
-    return 0;
-  return static_cast<size_t>(__atomic_load_n(&memory()->mine[device], __ATOMIC_RELAXED));
+    return kInvalidDevice;
+  return server_memory(server_device(device), free_bytes, total_bytes);
+}
+
+size_t server_memory_used(int device) {
+  for (int d = 0; d < config().devices; ++d)
+    if (server_device(d) == device)
+      return static_cast<size_t>(__atomic_load_n(&memory()->mine[d], __ATOMIC_RELAXED));
+  return 0;
 }
 
 // ---- pinned host memory -------------------------------------------------------------------------------------------

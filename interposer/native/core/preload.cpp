@@ -53,7 +53,6 @@ __attribute__((constructor)) void load_libraries() {
   find_own_directory();
   if (!python_process())
     return;
-  config(); // a broken server.conf ends the process here, with its reason
   char path[640];
   for (const char *soname : kSonames) {
     snprintf(path, sizeof path, "%s/%s", own_directory, soname);

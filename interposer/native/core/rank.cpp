@@ -162,6 +162,11 @@ Thread &this_thread() {
   return holder.thread;
 }
 
+bool foreground_thread() {
+  const Thread &thread = this_thread();
+  return thread.foreground || thread.main;
+}
+
 bool is_rank() { return rank.load(std::memory_order_acquire); }
 bool forked_child() { return child_of_rank.load(); }
 

@@ -314,7 +314,8 @@ uint64_t ring_emit(const Event &event, uint8_t flags, int slot) {
     record.thread = static_cast<uint16_t>(slot);
     record.host_ns = host_ns;
     record.call = event.call;
-    record.device = static_cast<uint16_t>(event.stream != nullptr ? event.stream->device : current_device());
+    record.device =
+        static_cast<uint16_t>(server_device(event.stream != nullptr ? event.stream->device : current_device()));
     record.stream = event.stream != nullptr ? event.stream->id : 0;
     record.sig = event.sig;
     record.value = event.value;

@@ -24,6 +24,7 @@ constexpr uint64_t kStreamMagic = 0x45494453545245ULL, kEventMagic = 0x454944455
 struct Streams {
   std::mutex mutex;
   std::set<const void *> live;        // created streams
+  std::vector<Stream *> destroyed;    // kept: see stream_destroy
   std::vector<Stream *> blocking[64]; // streams per device that order themselves with the default stream
   Stream *legacy[64] = {};
   uint32_t next_id = 1;
@@ -243,6 +244,7 @@ Status stream_destroy(Stream *stream) {
   std::lock_guard hold(s->mutex);
   if (s->live.erase(stream) == 0)
     return kInvalidHandle;
+  s->destroyed.push_back(stream);
   // Work on it goes on; the default stream still waits for it, so a blocking stream keeps its place and both keep the
   // object: a few words, and its id is never used again.
   return kSuccess;
@@ -255,21 +257,23 @@ uint64_t stream_id(const Stream *stream) { return stream->id; }
 
 Status stream_synchronize(Stream *stream, uint16_t call) {
   if (in_capture(stream)) {
-    capture_invalidate(stream->capture);
+    capture_invalidate(*stream->capture);
     return kCaptureUnsupported;
   }
   if (capture_forbids_unsafe_call())
     return kCaptureUnsupported;
   if (stream->legacy)
     order_with_default(stream);
+  const uint64_t newest = progress_newest(stream);
   Reply reply = ask({.kind = Kind::kSyncStream, .call = call, .stream = stream});
+  progress_ended(stream, newest);
   run_callbacks_before(reply.seq);
   return reply.status;
 }
 
 Status stream_query(Stream *stream, uint16_t call) {
   if (in_capture(stream)) {
-    capture_invalidate(stream->capture);
+    capture_invalidate(*stream->capture);
     return kCaptureUnsupported;
   }
   if (ring_header() == nullptr)
@@ -286,7 +290,10 @@ Status device_synchronize(int device, uint16_t call) {
     return kSuccess;
   int before = current_device();
   set_current_device(device);
+  const auto newest = progress_newest_of(device);
   Reply reply = ask({.kind = Kind::kSyncDevice, .call = call});
+  for (auto [stream, key] : newest)
+    progress_ended(stream, key);
   set_current_device(before);
   run_callbacks_before(reply.seq);
   return reply.status;
@@ -344,9 +351,11 @@ Status event_record(void *handle, Stream *stream, uint16_t call) {
   event->capture = nullptr;
   event->captured.clear();
   event->key = next_event_key();
+  event->stream = stream;
   if (stream->legacy)
     order_with_default(stream);
   emit({.kind = Kind::kEventRecord, .call = call, .stream = stream, .value = event->key});
+  progress_recorded(stream, event->key);
   return kSuccess;
 }
 
@@ -356,6 +365,8 @@ Status event_record_external(void *handle, Stream *stream) {
     return kInvalidHandle;
   auto record = [event](Stream *lane, uint8_t flags) {
     event->key = next_event_key();
+    event->stream = lane;
+    progress_recorded(lane, event->key);
     emit({.kind = Kind::kEventRecord, .flags = flags, .stream = lane, .value = event->key});
   };
   return capture_node(stream, 7, record) ? kSuccess : kInvalidValue;
@@ -377,12 +388,21 @@ Status event_query(void *handle, uint16_t call) {
   if (event == nullptr)
     return kInvalidHandle;
   if (event->capture != nullptr) {
-    capture_invalidate(event->capture);
+    capture_invalidate(*event->capture);
     return kCapturedEvent;
   }
   if (event->key == 0 || ring_header() == nullptr)
     return kSuccess;
-  return ask({.kind = Kind::kQueryEvent, .call = call, .value = event->key}).value != 0 ? kSuccess : kNotReady;
+  if (!foreground_thread())
+    return progress_probe(event->stream, event->key, call) ? kSuccess : kNotReady;
+  if (progress_has_ended(event->stream, event->key)) {
+    emit({.kind = Kind::kQueryEvent, .call = call, .value = event->key});
+    return kSuccess;
+  }
+  if (ask({.kind = Kind::kQueryEvent, .call = call, .value = event->key}).value == 0)
+    return kNotReady;
+  progress_ended(event->stream, event->key);
+  return kSuccess;
 }
 
 Status event_synchronize(void *handle, uint16_t call) {
@@ -390,12 +410,13 @@ Status event_synchronize(void *handle, uint16_t call) {
   if (event == nullptr)
     return kInvalidHandle;
   if (event->capture != nullptr) {
-    capture_invalidate(event->capture);
+    capture_invalidate(*event->capture);
     return kCapturedEvent;
   }
   if (event->key == 0)
     return kSuccess;
   Reply reply = ask({.kind = Kind::kSyncEvent, .call = call, .value = event->key});
+  progress_ended(event->stream, event->key);
   return reply.status;
 }
 
@@ -458,8 +479,15 @@ Status launch_collective(const Collective &c) {
                          .sig = c.sig,
                          .value = c.position->fetch_add(1)});
     lane->last_seq = seq + 1;
-    if (ring_header() == nullptr) {
-      value_unknown(c.receive, c.receive_bytes);
+    if (ring_header() == nullptr) { // null core: every other rank is taken to have sent what this one did
+      const size_t part = moves ? c.send_bytes : 0;
+      if (part == 0 || c.receive_bytes % part != 0) {
+        value_unknown(c.receive, c.receive_bytes);
+        return;
+      }
+      for (size_t at = 0; at < c.receive_bytes; at += part)
+        if (char *to = static_cast<char *>(c.receive) + at; to != c.send)
+          value_copy(to, c.send, part);
       return;
     }
     if (moves && c.send_bytes != 0)

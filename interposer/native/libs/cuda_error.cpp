@@ -149,7 +149,7 @@ CUresult cuInit(unsigned flags) {
 CUresult cuDriverGetVersion(int *version) {
   if (version == nullptr)
     return result(kInvalidValue);
-  *version = kCudaVersion;
+  *version = kDriverCudaVersion;
   return result(kSuccess);
 }
 
@@ -173,6 +173,7 @@ CUresult cuGetErrorString(CUresult error, const char **text) {
 EID_EXPORT CUresult cuProfilerStart() { return result(current_context()); }
 EID_EXPORT CUresult cuProfilerStop() { return result(current_context()); }
 
+#if CUDA_VERSION >= 12090
 // The emulated driver writes no log entries, so a callback is never called.
 CUresult cuLogsRegisterCallback(CUlogsCallback function, void *data, CUlogsCallbackHandle *out) {
   struct Registration {
@@ -191,5 +192,6 @@ CUresult cuLogsRegisterCallback(CUlogsCallback function, void *data, CUlogsCallb
 CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
   return result(handle != nullptr ? initialised() : kInvalidValue);
 }
+#endif
 
 } // extern "C"

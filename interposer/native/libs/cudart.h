@@ -5,6 +5,9 @@
 #pragma GCC visibility pop
 
 #include "status.h"
+#ifndef EIDOLON_EARLIER_NAMES
+#include "cuda12_names.h"
+#endif
 
 // Entry points that the headers do not declare: the ABI of compiled CUDA code and the per-thread-stream variants.
 #define EID_EXPORT extern "C" __attribute__((visibility("default")))

@@ -116,13 +116,21 @@ Status fill(void *to, int value, size_t pitch, size_t width, size_t height, size
                  synchronous, call);
 }
 
-Status batch(void *const *to, const void *const *from, const size_t *sizes, size_t count, cudaStream_t handle,
-             uint16_t call) {
+// `failed` (may be null): the copy that an error is about, SIZE_MAX if it is about the call.
+Status batch(void *const *to, const void *const *from, const size_t *sizes, size_t count, size_t *failed,
+             cudaStream_t handle, uint16_t call) {
+  if (failed != nullptr)
+    *failed = SIZE_MAX;
   if (count == 0 || to == nullptr || from == nullptr || sizes == nullptr)
     return kInvalidValue;
+  if (handle == nullptr || handle == cudaStreamLegacy) // as CUDA: batches want a real stream
+    return kInvalidValue;
   for (size_t i = 0; i < count; ++i)
-    if (Status status = linear(to[i], from[i], sizes[i], cudaMemcpyDefault, handle, false, call))
+    if (Status status = linear(to[i], from[i], sizes[i], cudaMemcpyDefault, handle, false, call)) {
+      if (failed != nullptr)
+        *failed = i;
       return status;
+    }
   return kSuccess;
 }
 
@@ -148,17 +156,27 @@ EID_EXPORT cudaError_t cudaMemcpyAsync_ptsz(void *to, const void *from, size_t b
                                             cudaStream_t stream) {
   return cudaMemcpyAsync(to, from, bytes, kind, per_thread(stream));
 }
+#if EIDOLON_CUDA == 12 // also says which copy failed, and takes its lists as pointers to non-const
+cudaError_t cudaMemcpyBatchAsync(void **to, void **from, size_t *sizes, size_t count, cudaMemcpyAttributes *, size_t *,
+                                 size_t, size_t *failed, cudaStream_t stream) {
+  return report(batch(to, from, sizes, count, failed, stream, EID_CALL("cudaMemcpyBatchAsync")));
+}
+EID_EXPORT cudaError_t cudaMemcpyBatchAsync_ptsz(void **to, void **from, size_t *sizes, size_t count,
+                                                 cudaMemcpyAttributes *attributes, size_t *indices,
+                                                 size_t attribute_count, size_t *failed, cudaStream_t stream) {
+  return cudaMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, failed, per_thread(stream));
+}
+#else
 cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *sizes, size_t count,
                                  cudaMemcpyAttributes *, size_t *, size_t, cudaStream_t stream) {
-  if (stream == nullptr || stream == cudaStreamLegacy) // as CUDA: batches want a real stream
-    return report(kInvalidValue);
-  return report(batch(to, from, sizes, count, stream, EID_CALL("cudaMemcpyBatchAsync")));
+  return report(batch(to, from, sizes, count, nullptr, stream, EID_CALL("cudaMemcpyBatchAsync")));
 }
 EID_EXPORT cudaError_t cudaMemcpyBatchAsync_ptsz(void *const *to, const void *const *from, const size_t *sizes,
                                                  size_t count, cudaMemcpyAttributes *attributes, size_t *indices,
                                                  size_t attribute_count, cudaStream_t stream) {
   return cudaMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, per_thread(stream));
 }
+#endif
 
 // ---- between devices ----------------------------------------------------------------------------------------------
 

@@ -114,6 +114,16 @@ void fill(cudaDeviceProp *p, int device) {
   p->ipcEventSupported = at(cudaDevAttrIpcEventSupport);
   p->clusterLaunch = at(cudaDevAttrClusterLaunch);
   p->unifiedFunctionPointers = at(cudaDevAttrReserved129); // CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS
+#if EIDOLON_CUDA == 12                                     // each has fields that the other has not
+  p->clockRate = at(cudaDevAttrClockRate);
+  p->deviceOverlap = at(cudaDevAttrGpuOverlap);
+  p->kernelExecTimeoutEnabled = at(cudaDevAttrKernelExecTimeout);
+  p->computeMode = at(cudaDevAttrComputeMode);
+  p->maxTexture1DLinear = at(cudaDevAttrMaxTexture1DLinearWidth);
+  p->memoryClockRate = at(cudaDevAttrMemoryClockRate);
+  p->singleToDoublePrecisionPerfRatio = at(cudaDevAttrSingleToDoublePrecisionPerfRatio);
+  p->cooperativeMultiDeviceLaunch = at(cudaDevAttrCooperativeMultiDeviceLaunch);
+#else
   p->deviceNumaConfig = at(cudaDevAttrNumaConfig);
   p->deviceNumaId = at(cudaDevAttrNumaId);
   p->mpsEnabled = at(cudaDevAttrMpsEnabled);
@@ -121,6 +131,7 @@ void fill(cudaDeviceProp *p, int device) {
   p->gpuPciDeviceID = static_cast<unsigned>(at(cudaDevAttrGpuPciDeviceId));
   p->gpuPciSubsystemID = static_cast<unsigned>(at(cudaDevAttrGpuPciSubsystemId));
   p->hostNumaMultinodeIpcSupported = at(cudaDevAttrHostNumaMultinodeIpcSupported);
+#endif
 }
 
 // Hints without effect on the emulation; they are kept so that asking gives back what was set.

@@ -254,7 +254,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 cudaError_t cudaDriverGetVersion(int *version) {
   if (version == nullptr)
     return report(kInvalidValue);
-  *version = config().active ? kCudaVersion : 0;
+  *version = config().active ? kDriverCudaVersion : 0;
   return cudaSuccess;
 }
 

@@ -43,11 +43,10 @@ inline constexpr FixedAttribute kFixedAttributes[] = {
 // Where a device sits on the bus of its server, and what it is called.
 inline constexpr int kPciBusOfDevice0 = 0x10, kPciDevice = 0, kPciDomain = 0;
 inline void device_uuid(int device, char out[16]) {
-  for (int i = 0; i < 16; ++i)
-    out[i] = static_cast<char>((i * 7 + device + 16 * config().server) & 0xff);
+  uuid_of(config().server, server_device(device), reinterpret_cast<unsigned char *>(out));
 }
 inline void device_pci(int device, char *out, size_t size) {
-  std::snprintf(out, size, "%04x:%02x:%02x.0", kPciDomain, kPciBusOfDevice0 + device, kPciDevice);
+  std::snprintf(out, size, "%04x:%02x:%02x.0", kPciDomain, kPciBusOfDevice0 + server_device(device), kPciDevice);
 }
 
 // False for a number that is no attribute.
@@ -68,7 +67,7 @@ inline bool device_attribute(int number, int device, int *value) {
     *value = gpu.sm_count;
     return true;
   case 33:
-    *value = kPciBusOfDevice0 + device;
+    *value = kPciBusOfDevice0 + server_device(device);
     return true;
   case 34:
     *value = kPciDevice;

@@ -88,7 +88,8 @@ inline bool device_of_pci(const char *id, int *device) {
       return false;
   }
   for (int d = 0; d < config().devices; ++d)
-    if (domain == kPciDomain && bus == static_cast<unsigned>(kPciBusOfDevice0 + d) && slot == kPciDevice) {
+    if (domain == kPciDomain && bus == static_cast<unsigned>(kPciBusOfDevice0 + server_device(d)) &&
+        slot == kPciDevice) {
       *device = d;
       return true;
     }

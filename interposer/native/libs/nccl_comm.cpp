@@ -65,8 +65,10 @@ ncclResult_t complete(ncclComm *comm) {
 }
 
 uint32_t comm_signature(const ncclComm &comm) {
-  const Attribute attributes[] = {
-      {"id", static_cast<int64_t>(comm.id)}, {"rank", comm.rank}, {"size", comm.size}, {"device", comm.device}};
+  const Attribute attributes[] = {{"id", static_cast<int64_t>(comm.id)},
+                                  {"rank", comm.rank},
+                                  {"size", comm.size},
+                                  {"device", server_device(comm.device)}};
   return signature("comm", comm.name.c_str(), attributes, std::size(attributes));
 }
 
@@ -78,7 +80,7 @@ uint32_t split_signature(const Joining &j) {
                                   {"key", j.key},
                                   {"rank", j.parent->rank},
                                   {"size", j.parent->size},
-                                  {"device", j.parent->device}};
+                                  {"device", server_device(j.parent->device)}};
   return signature("split", name.c_str(), attributes, std::size(attributes));
 }
 

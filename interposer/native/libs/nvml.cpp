@@ -40,7 +40,7 @@ nvmlReturn_t resolve(nvmlDevice_t handle, int *device) {
   if (users.load() == 0)
     return NVML_ERROR_UNINITIALIZED;
   auto ordinal = static_cast<int64_t>(reinterpret_cast<uintptr_t>(handle)) - 1;
-  if (ordinal < 0 || ordinal >= config().devices)
+  if (ordinal < 0 || ordinal >= config().server_devices)
     return NVML_ERROR_INVALID_ARGUMENT;
   *device = static_cast<int>(ordinal);
   return NVML_SUCCESS;
@@ -74,15 +74,6 @@ nvmlReturn_t copy_text(char *out, unsigned capacity, const char *text) {
   return NVML_SUCCESS;
 }
 
-// cudaDeviceProp::uuid and cuDeviceGetUuid give the same bytes.
-void uuid_text(int device, char out[48]) {
-  unsigned char b[16];
-  for (int i = 0; i < 16; i++)
-    b[i] = static_cast<unsigned char>(i * 7 + device + 16 * config().server);
-  std::snprintf(out, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-                b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
-
 unsigned pci_bus(int device) { return 0x10u + static_cast<unsigned>(device); }
 
 void fill_pci(nvmlPciInfo_t *out, unsigned bus, bool gpu) {
@@ -95,7 +86,7 @@ void fill_pci(nvmlPciInfo_t *out, unsigned bus, bool gpu) {
 
 size_t used_bytes(int device) {
   size_t free_bytes = 0, total_bytes = 0;
-  if (mem_info(device, &free_bytes, &total_bytes) != kSuccess)
+  if (server_memory(device, &free_bytes, &total_bytes) != kSuccess)
     return 0;
   return total_bytes - free_bytes;
 }
@@ -150,7 +141,7 @@ unsigned processes_on(int device, Process *out, unsigned capacity) {
       out[count] = {pid, bytes};
     count += bytes != 0;
   };
-  add(static_cast<unsigned>(getpid()), mem_used(device));
+  add(static_cast<unsigned>(getpid()), server_memory_used(device));
   char path[1024];
   std::snprintf(path, sizeof path, "%s/ranks", config().dir);
   DIR *ranks = opendir(path);
@@ -268,7 +259,7 @@ EID_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
     return NVML_ERROR_UNINITIALIZED;
   if (!count)
     return NVML_ERROR_INVALID_ARGUMENT;
-  *count = static_cast<unsigned>(config().devices);
+  *count = static_cast<unsigned>(config().server_devices);
   return NVML_SUCCESS;
 }
 EID_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
@@ -276,7 +267,7 @@ EID_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetC
 EID_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *out) {
   if (users.load() == 0)
     return NVML_ERROR_UNINITIALIZED;
-  if (!out || index >= static_cast<unsigned>(config().devices))
+  if (!out || index >= static_cast<unsigned>(config().server_devices))
     return NVML_ERROR_INVALID_ARGUMENT;
   *out = handle_of(static_cast<int>(index));
   return NVML_SUCCESS;
@@ -290,9 +281,9 @@ EID_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *o
     return NVML_ERROR_UNINITIALIZED;
   if (!uuid || !out)
     return NVML_ERROR_INVALID_ARGUMENT;
-  for (int device = 0; device < config().devices; device++) {
+  for (int device = 0; device < config().server_devices; device++) {
     char text[48];
-    uuid_text(device, text);
+    uuid_text(config().server, device, text);
     if (std::strcmp(text, uuid) == 0) {
       *out = handle_of(device);
       return NVML_SUCCESS;
@@ -313,7 +304,7 @@ EID_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *text, nvmlDevi
       return NVML_ERROR_INVALID_ARGUMENT;
   }
   int device = static_cast<int>(bus) - static_cast<int>(pci_bus(0));
-  if (domain != 0 || slot != 0 || function != 0 || device < 0 || device >= config().devices)
+  if (domain != 0 || slot != 0 || function != 0 || device < 0 || device >= config().server_devices)
     return NVML_ERROR_NOT_FOUND;
   *out = handle_of(device);
   return NVML_SUCCESS;
@@ -335,7 +326,7 @@ EID_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned
   if (nvmlReturn_t status = resolve(handle, &device))
     return status;
   char text[48];
-  uuid_text(device, text);
+  uuid_text(config().server, device, text);
   return copy_text(uuid, length, text);
 }
 EID_API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t handle, char *serial, unsigned length) {
@@ -538,7 +529,7 @@ EID_API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t handle, nvmlG
   if (!count)
     return NVML_ERROR_INVALID_ARGUMENT;
   unsigned capacity = *count, found = 0;
-  for (int peer = 0; peer < config().devices && level >= NVML_TOPOLOGY_NODE; peer++) {
+  for (int peer = 0; peer < config().server_devices && level >= NVML_TOPOLOGY_NODE; peer++) {
     if (peer == device)
       continue;
     if (found < capacity && out)

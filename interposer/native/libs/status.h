@@ -13,7 +13,8 @@ inline constexpr Status kInvalidConfiguration = 9, kInvalidPitch = 12, kInvalidS
                         kAlreadyRegistered = 712, kNotRegistered = 713, kCooperativeTooLarge = 720, kNotPermitted = 800,
                         kUpdateFailure = 910, kInvalidCluster = 912;
 
-inline constexpr int kCudaVersion = 13000;
+inline constexpr int kCudaVersion = EIDOLON_CUDA == 12 ? 12080 : 13000; // of the toolkit these libraries are of
+inline constexpr int kDriverCudaVersion = 13000;                        // newest that the driver (580) runs
 inline constexpr int kWarp = 32, kMaxBlockThreads = 1024;
 
 inline bool valid_device(int device) { return config().active && device >= 0 && device < config().devices; }

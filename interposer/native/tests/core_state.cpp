@@ -137,14 +137,24 @@ static void graphs_hold_what_was_captured() {
   event_create(2, &forked);
   event_create(2, &joined);
   CHECK_EQUAL(capture_begin(stream_of(nullptr), 0, nullptr), kCaptureUnsupported);
+  // What a capture does not allow fails, and the capture with it.
+  void *graph, *exec;
   CHECK_EQUAL(capture_begin(a, 0, nullptr), kSuccess);
   CHECK_EQUAL(capture_info(a).status, 1);
-  CHECK(capture_forbids_unsafe_call());
   CHECK_EQUAL(stream_synchronize(b, 0), kCaptureUnsupported); // global mode forbids it anywhere
+  CHECK_EQUAL(capture_info(a).status, 2);
+  CHECK_EQUAL(capture_end(a, &graph), kCaptureInvalidated);
+  CHECK(graph == nullptr);
+  CHECK(!capture_forbids_unsafe_call());
+  CHECK_EQUAL(capture_begin(a, 1, nullptr), kSuccess);
+  event_record(forked, a, 0);
+  CHECK_EQUAL(event_query(forked, 0), kCapturedEvent);
+  CHECK_EQUAL(capture_end(a, &graph), kCaptureInvalidated);
+  // Fork and join.
+  CHECK_EQUAL(capture_begin(a, 0, nullptr), kSuccess);
   uint32_t sig = signature("library", "test:work");
   launch_operation(a, sig, 0);
   event_record(forked, a, 0);
-  CHECK_EQUAL(event_query(forked, 0), kCapturedEvent);
   stream_wait(b, forked, 0);
   CHECK_EQUAL(capture_info(b).status, 1); // joined
   launch_operation(b, sig, 0);
@@ -153,7 +163,6 @@ static void graphs_hold_what_was_captured() {
   stream_callback(a, [](void *count) { ++*static_cast<int *>(count); }, &callbacks_run, 0);
   stream_wait(a, joined, 0);
   launch_operation(a, sig, 0);
-  void *graph, *exec;
   CHECK_EQUAL(capture_end(b, &graph), kCaptureUnmatched);
   CHECK_EQUAL(capture_end(a, &graph), kSuccess);
   CHECK(!capture_forbids_unsafe_call());

@@ -67,7 +67,7 @@ static void contexts() {
   unsigned version;
   OK(cuCtxGetApiVersion(nullptr, &version));
   CHECK_EQUAL(version, 3020);
-  OK(cuCtxCreate(&made, nullptr, 0, 0));
+  OK(cuCtxCreate_v4(&made, nullptr, 0, 0));
   OK(cuCtxGetCurrent(&seen));
   CHECK(seen == made && made != primary);
   OK(cuCtxPopCurrent(&seen));
@@ -261,7 +261,7 @@ static void streams_events_graphs() {
   cuuint64_t id;
   const CUgraphNode *last;
   size_t count;
-  OK(cuStreamGetCaptureInfo(s, &status, &id, &inside, &last, nullptr, &count));
+  OK(cuStreamGetCaptureInfo_v3(s, &status, &id, &inside, &last, nullptr, &count));
   CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && count == 1 && inside != nullptr);
   OK(cuStreamEndCapture(s, &graph));
   CUgraphNode nodes[8];

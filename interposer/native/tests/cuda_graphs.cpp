@@ -7,6 +7,7 @@
 #include <atomic>
 #include <vector>
 
+#include "cuda12_names.h"
 #include "harness.h"
 
 static constexpr size_t kMiB = size_t{1} << 20;

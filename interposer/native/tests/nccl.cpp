@@ -1,4 +1,5 @@
-// NCCL in one process without a simulation behind it (mode=null): communicators, groups, what collectives forget.
+// NCCL in one process without a simulation behind it (mode=null): communicators, groups, what collectives
+// leave behind.
 #include <nccl.h>
 
 #include <vector>
@@ -8,10 +9,10 @@
 
 using namespace eidolon;
 
-static void *known(size_t bytes) {
+static void *known(size_t bytes, char value = 7) {
   void *pointer;
   CHECK_EQUAL(mem_alloc(current_device(), bytes, &pointer), kSuccess);
-  std::vector<char> data(bytes, 7);
+  std::vector<char> data(bytes, value);
   value_write(pointer, bytes, data.data());
   return pointer;
 }
@@ -66,18 +67,29 @@ static void a_communicator_knows_its_place() {
   }
 }
 
-static void collectives_forget_their_results() {
+static void collectives_leave_what_can_be_known() {
   ncclUniqueId id;
   ncclGetUniqueId(&id);
   ncclComm_t comm;
   CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
-  auto *send = static_cast<char *>(known(64)), *receive = static_cast<char *>(known(64));
-  CHECK_EQUAL(ncclAllReduce(send, receive, 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
-  CHECK_EQUAL(value_known(receive, 16), 0);
-  CHECK_EQUAL(value_known(receive + 16, 48), 48);
-  CHECK_EQUAL(ncclAllGather(send, receive, 2, ncclFloat64, comm, nullptr), ncclSuccess);
-  CHECK_EQUAL(value_known(receive + 16, 16), 0);
-  CHECK_EQUAL(value_known(receive + 32, 32), 32);
+  // Small: as if the others had sent the same.
+  auto *send = static_cast<char *>(known(64, 5)), *receive = static_cast<char *>(known(64));
+  char back[64];
+  auto holds = [&](int at) { return value_read(receive, 64, back) == 0 ? back[at] : -1; };
+  CHECK_EQUAL(ncclAllGather(send, receive, 1, ncclFloat64, comm, nullptr), ncclSuccess);
+  CHECK(holds(0) == 5 && holds(15) == 5 && holds(16) == 7);
+  CHECK_EQUAL(ncclAllReduce(send, receive, 8, ncclFloat32, ncclMax, comm, nullptr), ncclSuccess);
+  CHECK(holds(0) == 5 && holds(31) == 5 && holds(32) == 7);
+  // Large: forgotten.
+  const size_t large = config().payload_limit + 4;
+  auto *from = static_cast<char *>(known(large)), *to = static_cast<char *>(known(2 * large));
+  CHECK_EQUAL(ncclAllReduce(from, to, large / 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(to, large), 0);
+  CHECK_EQUAL(value_known(to + large, large), large);
+  CHECK_EQUAL(ncclAllGather(from, to, large, ncclInt8, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(to + large, large), 0);
+  mem_free(from);
+  mem_free(to);
   CHECK_EQUAL(ncclReduce(send, receive + 32, 4, ncclFloat32, ncclSum, 1, comm, nullptr), ncclSuccess);
   CHECK_EQUAL(value_known(receive + 32, 32), 32); // rank 1 is the root
   CHECK_EQUAL(ncclRecv(receive + 32, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
@@ -166,7 +178,7 @@ int main() {
   CHECK_EQUAL(ensure_context(0), kSuccess);
   ids_differ_and_versions_agree();
   a_communicator_knows_its_place();
-  collectives_forget_their_results();
+  collectives_leave_what_can_be_known();
   a_group_is_issued_at_its_end();
   one_process_holds_several_devices();
   memory_comes_in_whole_chunks();
