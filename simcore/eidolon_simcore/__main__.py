@@ -13,24 +13,10 @@ from importlib import metadata
 from pathlib import Path
 
 from eidolon_simcore import plan as planning
-from eidolon_simcore.engine.dataflow import DataflowEngine
-from eidolon_simcore.engine.interface import Engine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.report import Report
 from eidolon_simcore.service import Service
 from eidolon_simcore.simulation import Simulation
-
-
-def _engine(plan: planning.Plan) -> Engine:
-    """The plain engine; only one with corrections can be optimistic."""
-    if plan.time_sync == "conservative":
-        return DataflowEngine()
-    try:
-        from eidolon_simcore.engine.native import NativeEngine
-    except ImportError as error:
-        raise planning.PlanError(
-            f"core.time_sync: {plan.time_sync} needs the native engine, which is not there ({error})"
-        ) from error
-    return NativeEngine(optimistic=True, expected_ranks=0)
 
 
 def _version() -> str:
@@ -48,15 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         plan = planning.read(options.plan)
-        engine = _engine(plan)
-        simulation = Simulation(
-            plan,
-            engine,
-            Report(plan, options.out),
-            version=_version(),
-            now=time.monotonic(),
-            shared_links=not isinstance(engine, DataflowEngine),
-        )
+        # The first rank that joins says how many there are, so none needs to be expected before.
+        engine = NativeEngine(optimistic=plan.time_sync == "optimistic")
+        simulation = Simulation(plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic())
         service = Service(simulation)
         address = service.listen(options.listen)
     except (planning.PlanError, OSError) as error:

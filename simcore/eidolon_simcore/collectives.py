@@ -90,15 +90,6 @@ class Split:
 
 
 @dataclass(slots=True)
-class Group:
-    """Sends and receives of one rank's NCCL group: bytes by port and direction, and the matches in it."""
-
-    sent: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})  # inside the server?
-    received: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
-    matches: list[Match] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Match:
     """A collective at one position: what it is, who has reached it."""
 
@@ -107,11 +98,7 @@ class Match:
     signature: Signature
     handle: int
     size: int
-    source: int = 0  # p2p: the sender's rank in the communicator
-    target: int = 0
     calls: dict[int, Call] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
-    closed: int = 0
     first: str = ""  #: the first caller, for messages
 
     @property
@@ -124,7 +111,7 @@ class Receivers:
     """Where bytes go. Ranks are told that bytes will come only if they are not here when the call is matched."""
 
     deliver: Callable[[int, int, bytes], None]  #: (rank, sequence number of its record, bytes; empty: unknown)
-    awaited: Callable[[int, int], None]  #: (rank, sequence number)
+    awaited: Callable[[int, int, int], None]  #: (rank, sequence number, the engine's handle of the collective)
 
 
 class Collectives:
@@ -199,10 +186,8 @@ class Collectives:
 
     # ---- calls ----------------------------------------------------------------------------------------------------
 
-    def call(
-        self, rank: int, port: Port, seq: int, signature: Signature, position: int, payload: bool, group: Group
-    ) -> int:
-        """One member's call; returns the engine's handle. ``group``: the NCCL group it is in (its own if alone)."""
+    def call(self, rank: int, port: Port, seq: int, signature: Signature, position: int, payload: bool) -> int:
+        """One member's call; returns the engine's handle."""
         communicator = self._communicators.get(signature.get("comm"))
         if communicator is None or not communicator.complete:
             raise CollectiveError(
@@ -211,7 +196,7 @@ class Collectives:
             )
         at = self._rank_in(communicator, rank, port)
         if signature.name in ("send", "recv"):
-            return self._pair(communicator, at, rank, seq, signature, position, payload, group)
+            return self._pair(communicator, at, rank, seq, signature, position, payload)
         key = (communicator.id, position)
         match = self._matches.get(key)
         if match is None:
@@ -237,7 +222,6 @@ class Collectives:
         signature: Signature,
         position: int,
         payload: bool,
-        group: Group,
     ) -> int:
         peer = signature.get("peer")
         if not 0 <= peer < communicator.size:
@@ -248,39 +232,19 @@ class Collectives:
         key = (communicator.id, source, target, position)
         match = self._matches.get(key)
         if match is None:
-            match = Match(key, communicator, signature, self._engine.reserve(), 2, source, target)
+            ends = communicator.members[source], communicator.members[target]
+            pattern = self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"))
+            ranks = ends[0].rank, ends[1].rank
+            handle = self._engine.collective(ranks, pattern.latency_ns, pattern.flows)
+            self.device_ns += pattern.alone_ns * 2
+            match = self._matches[key] = Match(key, communicator, signature, handle, 2)
             match.first = f"rank {rank}"
-            self._matches[key] = match
-            ranks = communicator.members[source].rank, communicator.members[target].rank
             text = f"transfer {position} from rank {ranks[0]} to rank {ranks[1]}"
             self._describe(match.handle, f"{text} in communicator {_short(communicator.name)}")
         else:
             self._compare(match, signature, position, rank, ("bytes",))
-        inside = communicator.members[source].port.server == communicator.members[target].port.server
-        if source != target:
-            side = group.sent if sends else group.received
-            side[inside] += signature.get("bytes")
-        group.matches.append(match)
-        match.groups.append(group)
         self._arrive(match, 0 if sends else 1, Call(rank, seq, payload))
         return match.handle
-
-    def close(self, group: Group) -> None:
-        """The group has no further members: what both sides' groups carry is known."""
-        for match in group.matches:
-            match.closed += 1
-            if match.closed == 2:
-                self._define_pair(match)
-        group.matches.clear()
-
-    def _define_pair(self, match: Match) -> None:
-        ends = match.communicator.members[match.source], match.communicator.members[match.target]
-        inside = ends[0].port.server == ends[1].port.server
-        busiest = max(max(g.sent[inside], g.received[inside]) for g in match.groups)
-        pattern = self._network.pair(ends[0].port, ends[1].port, match.signature.get("bytes"), busiest)
-        self._engine.define(match.handle, (ends[0].rank, ends[1].rank), pattern.latency_ns, pattern.flows)
-        alone = self._network.pair(ends[0].port, ends[1].port, match.signature.get("bytes"))
-        self.device_ns += alone.alone_ns * 2
 
     @staticmethod
     def _rank_in(communicator: Communicator, rank: int, port: Port) -> int:
@@ -330,7 +294,7 @@ class Collectives:
             if (call.rank, call.seq) not in self._payloads:
                 self._exchanges[call.rank, call.seq] = match
                 for to in receive:
-                    self._receivers.awaited(match.calls[to].rank, match.calls[to].seq)
+                    self._receivers.awaited(match.calls[to].rank, match.calls[to].seq, match.handle)
                 return
         sent: list[payloads.Bytes] = [None] * match.size
         for at in send:

@@ -7,9 +7,8 @@ relatives). Across servers a ring passes every server's boundary with the same b
 flows carry bytes inflated by the missing efficiency, so that links keep their real capacity. Latency grows by one hop
 for every doubling of the servers (twice that for all-reduce), by one for each further server in ring-only operations.
 
-Where the engine does not share links, point-to-point operations of one NCCL group are made to: each pair is given the
-bytes of the busiest port among its two sides' groups, so a group of sends (an all-to-all) takes as long as its
-busiest port needs."""
+A send and its receive are one flow, at the pace of a single pair. The engine shares links, so a group of sends (an
+all-to-all) takes as long as its busiest port needs."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def _table() -> dict[str, Any]:
 class Network:
     """Links of a cluster in the engine, made as they are used, and patterns of collectives over them."""
 
-    def __init__(self, engine: Engine, gpu: Gpu, settings: NetworkSettings, *, shared_links: bool = False) -> None:
-        self._shared = shared_links
+    def __init__(self, engine: Engine, gpu: Gpu, settings: NetworkSettings) -> None:
         self._engine = engine
         self._settings = settings
         self._intra = settings.intra_bytes_per_s or gpu.intra_bytes_per_s
@@ -93,18 +91,17 @@ class Network:
             found = self._patterns[key] = self._ring(op, size_bytes, members, root)
         return found
 
-    def pair(self, source: Port, target: Port, own_bytes: int, port_bytes: int = 0) -> Pattern:
-        """A send and its receive; ``port_bytes``: what the busier of their ports carries in this group."""
-        port_bytes = own_bytes if self._shared else max(own_bytes, port_bytes)
+    def pair(self, source: Port, target: Port, size_bytes: int) -> Pattern:
+        """A send and its receive."""
         if source == target:
             return self._pattern(2_000, [])
         local = source.server == target.server
-        latency, bandwidth = self._line("send", 2, port_bytes)
+        latency, bandwidth = self._line("send", 2, size_bytes)
         if local:
             ports = (("nvlink out", source), ("nvlink in", target))
-            wire = port_bytes * self._intra / bandwidth
+            wire = size_bytes * self._intra / bandwidth
             return self._pattern(latency, [(ports[0], ports[1], wire)])
-        wire = port_bytes / self._efficiency
+        wire = size_bytes / self._efficiency
         return self._pattern(latency + self._hop_ns, [(("nic out", source), ("nic in", target), wire)])
 
     def _ring(self, op: str, size_bytes: int, members: Sequence[Port], root: int) -> Pattern:

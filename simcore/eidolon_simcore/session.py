@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eidolon_simcore import hostcost
-from eidolon_simcore.collectives import Collectives, Group
+from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import SOURCES, CostModel, Signature
-from eidolon_simcore.engine.interface import OPERATION, Answer, Engine, Flag, Op
+from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Port
 from eidolon_simcore.records import (
@@ -88,7 +88,7 @@ class Tally:
 class World:
     """What sessions share."""
 
-    engine: Engine
+    engine: NetworkEngine
     costs: CostModel
     collectives: Collectives
     memory: MemoryView
@@ -122,9 +122,9 @@ class Session:
         self._lanes: set[int] = set()
         self._communicators = 0
         self._splits: set[int] = set()
-        self._group: Group | None = None
         self._waiting: dict[int, tuple[int, int]] = {}  # seq -> thread, kind
-        self._awaiting: dict[int, int | None] = {}  # collectives whose bytes are on their way: seq -> end if known
+        self._stands: set[int] = set()  # of those, what a foreground thread waits for
+        self._awaiting: dict[int, int] = {}  # collectives whose bytes are on their way: seq -> handle
         self._held: list[tuple[Answer, int, int]] = []
         self._last: dict[int, tuple[int, int, int]] = {}  # thread -> seq, clock, value of its last answer
 
@@ -185,10 +185,10 @@ class Session:
         self.next_seq = begin + len(records)
         self._ensure_lanes(records)
         self._world.engine.ingest(self.rank, self._operations(records, seqs))
-        last = records["kind"][np.flatnonzero(MOVES[records["kind"]])]
-        self.idle = bool(last[-1] == _K_IDLE) if len(last) else self.idle
-        acts = (records["flags"] & _FOREGROUND != 0) | MOVES[records["kind"]]
-        return bool(acts.any())
+        acts = np.flatnonzero((records["flags"] & _FOREGROUND != 0) | MOVES[records["kind"]])
+        if len(acts):
+            self.idle = bool(records["kind"][acts[-1]] == _K_IDLE)
+        return len(acts) > 0
 
     def _check(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> None:
         if (records["seq"] != (seqs & 0xFFFF_FFFF)).any():
@@ -242,6 +242,8 @@ class Session:
         asks = np.flatnonzero(out["flags"] & _ASK)
         for i in asks.tolist():
             self._waiting[int(seqs[i])] = (int(records["thread"][i]), int(kinds[i]))
+            if flags[i] & _FOREGROUND and kinds[i] != _K_CALLBACK:
+                self._stands.add(int(seqs[i]))
         made = self._note(records, seqs, out)
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
@@ -285,7 +287,7 @@ class Session:
             port = Port(self.server, int(record["device"]))
             if kind == Kind.COLLECTIVE:
                 payload = bool(record["flags"] & _PAYLOAD)
-                out["value"][i] = self._collective(signature, port, seq, value, payload, bool(out["flags"][i] & _MORE))
+                out["value"][i] = self._collective(signature, port, seq, value, payload)
                 out["label"][i] = self._label[int(record["sig"])]
             elif kind == Kind.COMM_INIT:
                 if signature.kind == "split":
@@ -327,15 +329,15 @@ class Session:
         operator = self._signatures.get(signature.get("op"))
         return signature.name if operator is None else f"{signature.name} ({operator.name})"
 
-    def _collective(self, signature: Signature, port: Port, seq: int, position: int, payload: bool, more: bool) -> int:
+    def _collective(self, signature: Signature, port: Port, seq: int, position: int, payload: bool) -> int:
         if signature.kind != "collective":
             raise InvalidBatchError(f"record {seq}: a collective whose signature is of kind {signature.kind!r}")
-        group = self._group or Group()
-        handle = self._world.collectives.call(self.rank, port, seq, signature, position, payload, group)
-        self._group = group if more else None
-        if not more:
-            self._world.collectives.close(group)
-        return handle
+        return self._world.collectives.call(self.rank, port, seq, signature, position, payload)
+
+    @property
+    def waits(self) -> bool:
+        """A foreground thread has not been answered."""
+        return bool(self._stands)
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
@@ -353,9 +355,11 @@ class Session:
             self._send(answer, thread)
 
     def _depends(self, answer: Answer) -> bool:
-        return any(end is not None and end <= answer.clock_ns for end in self._awaiting.values())
+        ends = (self._world.engine.end_of(handle) for handle in self._awaiting.values())
+        return any(end is not None and end <= answer.clock_ns for end in ends)
 
     def _send(self, answer: Answer, thread: int) -> None:
+        self._stands.discard(answer.seq)
         self._last[thread] = (answer.seq, answer.clock_ns, answer.value)
         self._reply(answer.seq, thread, answer.clock_ns, answer.value)
 
@@ -364,18 +368,9 @@ class Session:
         for thread, (seq, clock, value) in self._last.items():
             self._reply(seq, thread, clock, value)
 
-    def awaited(self, seq: int) -> None:
+    def awaited(self, seq: int, handle: int) -> None:
         """The collective ``seq`` is matched, but the bytes it brings are not known to the core yet."""
-        self._awaiting.setdefault(seq, None)
-
-    def ended(self, seq: int, end_ns: int) -> None:
-        """The collective ``seq`` ended."""
-        if seq in self._awaiting:
-            self._awaiting[seq] = end_ns
-
-    @property
-    def awaits(self) -> bool:
-        return bool(self._awaiting)
+        self._awaiting.setdefault(seq, handle)
 
     def delivered(self, seq: int) -> None:
         """The bytes of collective ``seq`` are on the way to the rank."""

@@ -10,7 +10,7 @@ something went wrong:
 * a server's workload ended with an exit code other than 0;
 * calls contradict each other, or a batch breaks the contract;
 * nobody can go on: every rank waits for a collective that somebody has not reached, and nothing has arrived for a
-  while.
+  while. A rank that computes may yet reach it, however long it makes no call: then the while is longer.
 
 So a run ends in a stated condition, and never hangs.
 """
@@ -26,7 +26,7 @@ import numpy as np
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
-from eidolon_simcore.engine.interface import Blocked, Engine, Op
+from eidolon_simcore.engine.interface import Blocked, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network
 from eidolon_simcore.plan import Plan
@@ -63,9 +63,7 @@ class Server:
 class Simulation:
     """See the module's docstring. ``now`` arguments are seconds of a monotonic clock."""
 
-    def __init__(
-        self, plan: Plan, engine: Engine, report: Report, *, version: str, now: float, shared_links: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, engine: NetworkEngine, report: Report, *, version: str, now: float) -> None:
         self.plan = plan
         self._engine = engine
         self._report = report
@@ -73,7 +71,7 @@ class Simulation:
         self._servers = {index: Server(index) for index in range(plan.servers)}
         self._sessions: dict[int, Session] = {}  # by rank
         self._memory, self._steps, self._tally, self._labels = MemoryView(), Steps(), Tally(), Labels()
-        network = Network(engine, plan.gpu, plan.network, shared_links=shared_links)
+        network = Network(engine, plan.gpu, plan.network)
         self._collectives = Collectives(engine, network, Receivers(self._deliver, self._awaited))
         costs = CostModel(plan.gpu)
         measured = plan.host_cost == "measured"
@@ -236,7 +234,7 @@ class Simulation:
         """After a round of messages: everything that has become known goes out."""
         try:
             answers = self._engine.answers()
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             self.fail(str(error), now)
             answers = []
         touched = self._touched | {answer.rank for answer in answers}
@@ -258,10 +256,6 @@ class Simulation:
             return
         self._virtual_ns = max(self._virtual_ns, int(spans["end_ns"].max()))
         op = spans["op"]
-        session = self._sessions.get(rank)
-        if session is not None and session.awaits:
-            for span in spans[op == Op.COLLECTIVE]:
-                session.ended(int(span["seq"]), int(span["end_ns"]))
         waits = spans[((op >= Op.SYNC_LANE) & (op <= Op.SYNC_DEVICE)) | (op == Op.RESUME)]
         if not len(waits):
             return
@@ -287,8 +281,8 @@ class Simulation:
             send(pb.CoreMessage(payload=pb.Payload(session=session.number, seq=seq, data=data)))
         session.delivered(seq)
 
-    def _awaited(self, rank: int, seq: int) -> None:
-        self._sessions[rank].awaited(seq)
+    def _awaited(self, rank: int, seq: int, handle: int) -> None:
+        self._sessions[rank].awaited(seq, handle)
 
     def _final_steps(self, now: float) -> None:
         for step in self._steps.final():
@@ -357,19 +351,26 @@ class Simulation:
         if not live or waiting:
             return  # ranks that have yet to start are the startup timeout's business
         blocked = self._engine.blocked()
-        waits = {b.rank for b in blocked}
-        if not waits or not live <= waits | self._idle():
+        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        if not asking:
             return
-        gone = all(b.missing and not live & set(b.missing) for b in blocked)
+        busy = sorted(live - asking - self._idle())
+        gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
-        if quiet >= (limit if live <= waits else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked), now)
+        if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
+            self.fail(self._who_waits(blocked, sorted(asking), busy), now)
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
 
-    def _who_waits(self, blocked: list[Blocked]) -> str:
+    def _who_waits(self, blocked: list[Blocked], asking: list[int], busy: list[int]) -> str:
         parts = []
+        others = [rank for rank in asking if rank not in {b.rank for b in blocked}]
+        if others:
+            parts.append(f"rank {_list(others)} waits for what is under way")
+        if busy:
+            clocks = ", ".join(f"{self._engine.clock(rank) / 1e6:.3f} ms" for rank in busy[:16])
+            parts.append(f"rank {_list(busy)} makes no calls (at {clocks})")
         for b in sorted(blocked, key=lambda b: (b.rank, b.collective))[:16]:
             text = f"rank {b.rank} waits in {self._collectives.describe(b.collective)}"
             left = [rank for rank in b.missing if (s := self._sessions.get(rank)) is not None and s.left]
@@ -413,6 +414,7 @@ class Simulation:
 
     def finish(self, now: float) -> None:
         """Writes the summary."""
+        self._touched |= set(self._sessions)  # what became final with others' last words
         self.advance(now)
         self._tally.source_ns["roofline"] += self._collectives.device_ns
         share = shares(self._tally.source_ns).get("unknown", 0.0)

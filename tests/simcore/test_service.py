@@ -18,7 +18,7 @@ import pytest
 from fakes import AUTOGRAD, BLOCKING, CORE, FOREGROUND, FakeAgent, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
 from eidolon_simcore.service import Service
@@ -31,7 +31,7 @@ class Core:
     def __init__(self, out: Path, **changes: Any) -> None:
         self.out = out
         p = plan(**changes)
-        self.simulation = Simulation(p, DataflowEngine(), Report(p, out), version="test", now=time.monotonic())
+        self.simulation = Simulation(p, NativeEngine(), Report(p, out), version="test", now=time.monotonic())
         self.service = Service(self.simulation)
         self.address = self.service.listen("127.0.0.1:0")
         self._thread = threading.Thread(target=self.service.run, daemon=True)
@@ -291,6 +291,22 @@ def test_watching_threads_do_not_hide_that_nobody_can_go_on(tmp_path: Path) -> N
     core.close()
 
 
+def test_a_rank_that_computes_for_ever_is_named_by_those_who_wait_for_it(tmp_path: Path) -> None:
+    core = Core(tmp_path, stuck_timeout_s=0.2, idle_timeout_s=0.6)
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    begin = time.monotonic()
+    for rank in ranks:
+        rank.collective("all_reduce", 7, 0, 1 << 20)
+    ranks[0].sync()  # the end is not known before rank 1 is past it: it may yet put more on the wire
+    agent.flush(*ranks)
+    reason = agent.stopped().reason
+    assert time.monotonic() - begin > 0.5
+    assert "rank 0 waits for what is under way; rank 1 makes no calls (at 200." in reason
+    core.close()
+
+
 def test_a_rank_that_left_is_not_waited_for_in_vain(tmp_path: Path) -> None:
     core = Core(tmp_path, left_timeout_s=0.2)
     agent = core.agent()
@@ -392,7 +408,7 @@ def test_the_process_as_the_launcher_starts_it(tmp_path: Path) -> None:
     ("core", "words"),
     [
         ({**CORE, "gpu": "h900"}, "core.gpu: unknown GPU 'h900': h100-sxm"),
-        ({**CORE, "time_sync": "optimistic"}, "core.time_sync"),
+        ({**CORE, "time_sync": "both"}, "core.time_sync: 'both': conservative, optimistic are allowed"),
         ({**CORE, "servers": 0}, "core.servers: 0 is not positive"),
     ],
 )

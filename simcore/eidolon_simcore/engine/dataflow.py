@@ -1,6 +1,7 @@
 """The plain engine: conservative, in Python, every end computed once.
 
-It is the reference for :class:`~eidolon_simcore.engine.interface.Engine`: no shared links, no corrections. A
+Runs use :mod:`.native`; this one is what the model looks like without shared links and corrections, for tests and
+benchmarks to hold it against (it implements :class:`~eidolon_simcore.engine.interface.Engine`). A
 collective lasts its latency plus its slowest flow (bytes over the narrowest link of the route), whatever else is on
 the wire, so an end that is known is final and the order in which ranks' operations arrive cannot matter.
 

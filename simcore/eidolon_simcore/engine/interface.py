@@ -58,11 +58,13 @@ class Op(enum.IntEnum):
     SYNC_DEVICE = 7  #: host waits for all lanes of the rank on device ``value``
     QUERY_LANE = 8  #: answer value 1 if all work of ``lane`` ended at or before the host node's time, else 0
     QUERY_KEY = 9  #: same for key ``value``
-    KEY_TIME = 10  #: answer value = end of key ``value``, ns; host waits for nothing
+    KEY_TIME = 10  #: answer value = end of key ``value``, ns; -1 if it has not ended; host waits for nothing
     CLOCK = 11  #: answer the time only
     MARK = 12  #: step mark: its end is the latest end of all lanes of the rank, no lane waits
     CALLBACK = 13  #: device node of zero work; answered with its end as clock when final (the host does not wait)
-    IDLE = 14  #: the rank will not act before it resumes
+    IDLE = (
+        14  #: the rank will not act before it resumes (``BACKGROUND`` reads do not count; acting without RESUME is one)
+    )
     RESUME = 15  #: its host lane continues at max(its own time, horizon); the jump is recorded
     RELEASE = 16  #: key ``value`` will not be named again (optional: saves memory)
 
@@ -228,9 +230,10 @@ class Jump:
 class NetworkEngine(Engine, Protocol):
     """An engine with a network whose links are shared, and with corrections.
 
-    Links are shared max-min fairly. In the *conservative* mode an answer is final; in the *optimistic* mode it is given
-    with what is known, and what arrives late corrects the timeline and the next clocks. Spans and marks are final in
-    both, and the same.
+    Links are shared max-min fairly. In the *conservative* mode an answer is final: what depends on flows waits until no
+    rank may act before its end, work on a rank's own lanes and collectives without flows do not. In the *optimistic*
+    mode an answer is given with what is known, and what arrives late corrects the timeline and the next clocks. Spans
+    and marks are final in both, and the same.
     """
 
     def link(self, bytes_per_s: int, latency_ns: int = 0) -> int:
@@ -249,6 +252,10 @@ class NetworkEngine(Engine, Protocol):
     def set_rates(self, rank: int, table: int) -> None:
         """The table in force at first. A table whose rates differ by what else happens on the device needs one such
         here, before the rank's first operation."""
+
+    def end_of(self, handle: int) -> int | None:
+        """When a collective ends, as far as that is known now; None if it is not. 0 if it ended so long ago that it is
+        forgotten."""
 
     def timeline(self) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """Ranks and final spans of all of them since the last call (of this or :meth:`spans`), in order of end."""

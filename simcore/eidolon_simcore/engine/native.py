@@ -100,6 +100,10 @@ class NativeEngine:
     def horizon(self) -> int:
         return int(self._engine.horizon())
 
+    def end_of(self, handle: int) -> int | None:
+        end = int(self._engine.end_of(handle))
+        return None if end == _engine.NEVER else end
+
     def spans(self, rank: int) -> NDArray[np.void]:
         spans: NDArray[np.void] = self._engine.spans(rank).view(SPAN)
         return spans

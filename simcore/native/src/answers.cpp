@@ -14,7 +14,7 @@ namespace eidolon {
 namespace {
 constexpr std::uint32_t kMaxRank = 1U << 24;
 constexpr Time kMaxDuration = Time{1} << 53;
-constexpr std::uint64_t kFormat = 0x4549444f4c4f4e01; // "EIDOLON", 1
+constexpr std::uint64_t kFormat = 0x4549444f4c4f4e02; // "EIDOLON", 2
 } // namespace
 
 std::uint32_t Engine::index_of(std::uint32_t rank) const {
@@ -177,6 +177,8 @@ std::uint32_t Engine::add_pattern(const std::vector<FlowSpec> &flows) {
   if (pattern.batches.empty()) {
     pattern.batches.emplace_back();
   }
+  pattern.silent = std::all_of(pattern.batches.begin(), pattern.batches.end(),
+                               [](const Batch &batch) { return batch.routes.empty(); });
   patterns_.push_back(std::move(pattern));
   return static_cast<std::uint32_t>(patterns_.size() - 1);
 }
@@ -291,6 +293,18 @@ void Engine::announce_to(Collective &collective, std::uint32_t number) {
                               ", or joined it twice");
 }
 
+// The rank's host lane goes on at the time given, else where the others stand.
+void Engine::resume(std::uint32_t index, Operation operation) {
+  if (operation.value == 0) {
+    mark_dirty(index);
+    advance();
+    operation.value = static_cast<std::uint64_t>(resume_time());
+    jumps_.push_back({ranks_[index].number(), operation.seq, resume_time()});
+  }
+  ranks_[index].idle = false;
+  ranks_[index].ingest(operation);
+}
+
 void Engine::ingest(std::uint32_t number, std::span<const Operation> operations) {
   const std::uint32_t index = index_of(number);
   if (ranks_[index].ended) {
@@ -309,19 +323,14 @@ void Engine::ingest(std::uint32_t number, std::span<const Operation> operations)
       asking_.push_back(index);
     }
     if (operation.op == Op::kResume) {
-      Operation resume = operation;
-      if (resume.value == 0) {
-        mark_dirty(index);
-        advance();
-        resume.value = static_cast<std::uint64_t>(resume_time());
-        jumps_.push_back({number, operation.seq, resume_time()});
-      }
-      rank.idle = false;
-      rank.ingest(resume);
-    } else {
-      rank.idle = operation.op == Op::kIdle;
-      rank.ingest(operation);
+      resume(index, operation);
+      continue;
     }
+    if (rank.idle && acts(operation)) { // without saying so: it does so no earlier than one that does
+      resume(index, {.seq = operation.seq, .op = Op::kResume});
+    }
+    ranks_[index].idle |= operation.op == Op::kIdle;
+    ranks_[index].ingest(operation);
   }
   unswept_ += operations.size();
   mark_dirty(index);
@@ -417,6 +426,15 @@ Time Engine::horizon() {
   return horizon_;
 }
 
+Time Engine::end_of(std::uint64_t handle) {
+  advance();
+  const std::uint64_t slot = handle & 0xffffffffU;
+  if (slot >= collectives_.size()) {
+    throw std::invalid_argument("collective " + std::to_string(handle) + " is not known");
+  }
+  return handle_of(slot) == handle ? collectives_[slot].end : 0;
+}
+
 std::vector<Span> Engine::spans(std::uint32_t number) {
   advance();
   Rank &rank = ranks_[index_of(number)];
@@ -479,7 +497,7 @@ std::vector<Blocked> Engine::blocked() {
       Blocked blocked{rank.number(), rank.blocked_seq(), handle, {}};
       std::set_difference(collective.participants.begin(), collective.participants.end(), reached.begin(),
                           reached.end(), std::back_inserter(blocked.missing));
-      if (!blocked.missing.empty()) {
+      if (!collective.defined || !blocked.missing.empty()) {
         result.push_back(std::move(blocked));
       }
     }
@@ -519,6 +537,8 @@ std::unordered_map<std::string, std::uint64_t> Engine::counters() {
     sum.nodes += rank.counters.nodes;
     sum.retimed += rank.counters.retimed;
     sum.spans += rank.counters.spans;
+    sum.jumps += rank.counters.jumps;
+    sum.jump_ns += rank.counters.jump_ns;
     live_bytes += rank.live_bytes();
     live_nodes += rank.live_nodes();
     live_segments += rank.live_segments();
@@ -528,6 +548,8 @@ std::unordered_map<std::string, std::uint64_t> Engine::counters() {
   result["operations"] = sum.operations;
   result["nodes"] = sum.nodes;
   result["spans"] = sum.spans;
+  result["idle_jumps"] = sum.jumps;
+  result["idle_jump_ns"] = sum.jump_ns;
   result["nodes_live"] = live_nodes;
   result["segments_live"] = live_segments;
   result["retimed_nodes"] = sum.retimed;

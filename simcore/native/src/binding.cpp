@@ -91,6 +91,7 @@ void bind_engine(nb::module_ &module) {
            })
       .def("clock", &Engine::clock)
       .def("horizon", &Engine::horizon)
+      .def("end_of", &Engine::end_of)
       .def("spans", [](Engine &self, std::uint32_t rank) { return as_array(self.spans(rank)); })
       .def("timeline",
            [](Engine &self) {

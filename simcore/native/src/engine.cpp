@@ -129,10 +129,18 @@ void Engine::schedule(std::uint64_t slot) {
   for (const Join &join : collective.joins) {
     collective.start = std::max(collective.start, join.reach);
   }
-  if (!collective.begun && couples(collective)) {
+  const Pattern &pattern = patterns_[collective.pattern];
+  const bool coupling = couples(collective);
+  if (pattern.silent && !coupling && !settings_.optimistic) {
+    // Nothing that others do can move its end, so nobody needs to wait for them.
+    collective.batches = static_cast<std::uint32_t>(pattern.batches.size());
+    collective.left = 0;
+    end_collective(slot, collective.start + collective.latency + pattern.batches.back().offset);
+    return;
+  }
+  if (!collective.begun && coupling) {
     push_due(collective.start, slot, kBegin);
   }
-  const Pattern &pattern = patterns_[collective.pattern];
   for (std::uint32_t i = collective.batches; i < pattern.batches.size(); ++i) {
     push_due(collective.start + collective.latency + pattern.batches[i].offset, slot, i);
   }
@@ -219,7 +227,7 @@ void Engine::start_batch(std::uint64_t slot, std::uint32_t number) {
   }
   collective.left -= batch.instant;
   if (collective.left == 0 && collective.batches == patterns_[collective.pattern].batches.size()) {
-    end_collective(slot);
+    end_collective(slot, now_);
   }
 }
 
@@ -227,22 +235,22 @@ void Engine::flow_ended(std::uint64_t slot) {
   Collective &collective = collectives_[slot];
   --collective.left;
   if (collective.left == 0 && collective.batches == patterns_[collective.pattern].batches.size()) {
-    end_collective(slot);
+    end_collective(slot, now_);
   }
 }
 
-void Engine::end_collective(std::uint64_t slot) {
+void Engine::end_collective(std::uint64_t slot, Time end) {
   Collective &collective = collectives_[slot];
-  collective.end = now_;
+  collective.end = end;
   log(slot, kEnd);
   for (const Join &join : collective.joins) {
     Rank &rank = ranks_[join.rank];
     if (rank.coupled) {
-      rank.member_under_way(join.group, join.member, -1, now_);
-      rank.member_ended(join.group, join.member, now_);
+      rank.member_under_way(join.group, join.member, -1, end);
+      rank.member_ended(join.group, join.member, end);
       coupled_.set(join.rank, now_);
     } else {
-      rank.member_ended(join.group, join.member, now_);
+      rank.member_ended(join.group, join.member, end);
       mark_dirty(join.rank);
     }
   }

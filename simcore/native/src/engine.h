@@ -70,6 +70,9 @@ public:
   std::vector<Answer> answers();
   Time clock(std::uint32_t rank);
   Time horizon();
+  // Of a collective as far as it is known now, kNever if it has none yet; 0 if that is so long ago that it is
+  // forgotten.
+  Time end_of(std::uint64_t handle);
   std::vector<Span> spans(std::uint32_t rank);
   // Final spans of all ranks since the last call (of either kind), in order of time.
   std::vector<std::pair<std::uint32_t, Span>> timeline();
@@ -126,8 +129,9 @@ private:
   struct Pattern {
     std::vector<Batch> batches;
     std::uint64_t flows = 0;
+    bool silent = false; // nothing goes over a link
 
-    template <typename Archive> void archive(Archive &ar) { ar(batches, flows); }
+    template <typename Archive> void archive(Archive &ar) { ar(batches, flows, silent); }
   };
   static constexpr std::uint32_t kBegin = ~std::uint32_t{0};
   static constexpr std::uint32_t kEnd = kBegin - 1;
@@ -150,6 +154,7 @@ private:
     return slot | static_cast<std::uint64_t>(collectives_[slot].generation) << 32;
   }
   void validate(std::uint32_t index, const Operation &operation) const;
+  void resume(std::uint32_t index, Operation operation);
   void announce(std::uint32_t rank, std::uint64_t handle);
   void announce_to(Collective &collective, std::uint32_t rank);
   void mark_dirty(std::uint32_t index);
@@ -165,7 +170,7 @@ private:
   void begin(std::uint64_t slot);
   void start_batch(std::uint64_t slot, std::uint32_t batch);
   void flow_ended(std::uint64_t slot);
-  void end_collective(std::uint64_t slot);
+  void end_collective(std::uint64_t slot, Time end);
   void log(std::uint64_t slot, std::uint32_t what);
   [[nodiscard]] bool couples(const Collective &collective) const;
   void cut(Time time);

@@ -250,6 +250,10 @@ void Rank::cut_groups(Time time) {
 void Rank::emit(const Span &span) {
   spans.push_back(span);
   ++counters.spans;
+  if (span.op == Op::kResume && span.end > span.start) {
+    ++counters.jumps;
+    counters.jump_ns += static_cast<std::uint64_t>(span.end - span.start);
+  }
 }
 
 void Rank::key_gone(const Node &node, const Ref &ref, Time end) {

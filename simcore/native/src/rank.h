@@ -63,6 +63,8 @@ public:
     std::uint64_t nodes = 0;
     std::uint64_t retimed = 0;
     std::uint64_t spans = 0;
+    std::uint64_t jumps = 0; // resumptions that moved the clock
+    std::uint64_t jump_ns = 0;
   };
 
   Rank() = default;

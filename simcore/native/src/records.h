@@ -66,6 +66,13 @@ constexpr bool is_read(Op op) {
 }
 // No host node of its own: it happens at the host lane's present.
 constexpr bool is_hostless(const Operation &op) { return (op.flags & (kNoHost | kBackground)) != 0; }
+// The rank does something: not only a thread that watches it.
+constexpr bool acts(const Operation &op) {
+  if (op.op == Op::kIdle || op.op == Op::kRelease || (op.op == Op::kHost && op.host_ns == 0)) {
+    return false;
+  }
+  return (op.flags & kBackground) == 0 || !is_read(op.op);
+}
 // Takes a place in its device's launch queue (a group of collectives takes one).
 constexpr bool is_launch(const Operation &op) {
   return (op.op == Op::kWork || op.op == Op::kCollective) && !is_hostless(op);

@@ -103,6 +103,7 @@ void Shares::attach(std::uint32_t number) {
   Route &route = routes_[number];
   const Bounds least = bounds(route);
   route.level = least.least;
+  route.second = least.second;
   route.least_hop = least.least_hop;
   for (std::uint32_t i = 0; i < route.hops; ++i) {
     Hop &hop = hops_[route.first_hop + i];
@@ -179,6 +180,7 @@ void Shares::rebound(const Hop &hop, Level bound, bool follow) {
 void Shares::relax(std::uint32_t number, bool follow) {
   Route &route = routes_[number];
   const Bounds least = bounds(route);
+  route.second = least.second;
   if (least.least == route.level && least.least_hop == route.least_hop) {
     // Every other hop is bound by the least level, which is what it was.
     rebound(hops_[route.first_hop + least.least_hop], least.second, follow);
@@ -191,6 +193,33 @@ void Shares::relax(std::uint32_t number, bool follow) {
   route.least_hop = least.least_hop;
   for (std::uint32_t i = 0; i < route.hops; ++i) {
     rebound(hops_[route.first_hop + i], i == least.least_hop ? least.second : least.least, follow);
+  }
+}
+
+// One link of the route went from `before` to `level`, all others are as of the last look: mostly that one tells all.
+void Shares::relax(const Entry &entry, Level before, Level level) {
+  Route &route = routes_[entry.route];
+  if (entry.hop == route.least_hop ? level > route.second : before == route.second && level > before) {
+    relax(entry.route, true); // who is next?
+    return;
+  }
+  if (entry.hop != route.least_hop && level >= route.level) {
+    if (level < route.second) {
+      route.second = level;
+      rebound(hops_[route.first_hop + route.least_hop], level, true);
+    }
+    return;
+  }
+  if (entry.hop != route.least_hop) {
+    route.second = route.level;
+    route.least_hop = entry.hop;
+  }
+  route.level = level;
+  touch(entry.route);
+  for (std::uint32_t i = 0; i < route.hops; ++i) {
+    if (i != entry.hop) {
+      rebound(hops_[route.first_hop + i], level, true);
+    }
   }
 }
 
@@ -210,9 +239,10 @@ void Shares::solve() {
       link.logged_in = epoch_;
       level_changes_.push_back({number, levels_[number]});
     }
+    const Level before = levels_[number];
     levels_[number] = level;
-    for (std::size_t k = 0; k < link.entries.size(); ++k) {
-      relax(link.entries[k].route, true);
+    for (const Entry &entry : link.entries) {
+      relax(entry, before, level);
     }
   }
 }

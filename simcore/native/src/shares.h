@@ -114,8 +114,9 @@ private:
     std::uint32_t first_hop = 0;
     std::uint32_t hops = 0;
     std::int64_t weight = 0;
-    Level level = kUnlimited;
-    std::uint32_t least_hop = 0; // where the least level is, as of the last look
+    Level level = kUnlimited;    // the least of its links, as of the last look
+    Level second = kUnlimited;   // the least of the others
+    std::uint32_t least_hop = 0; // where the least is
     std::uint32_t touched = 0;
   };
 
@@ -130,6 +131,7 @@ private:
   void attach(std::uint32_t route);
   void detach(std::uint32_t route);
   void relax(std::uint32_t route, bool follow);
+  void relax(const Entry &entry, Level before, Level level);
   void rebound(const Hop &hop, Level bound, bool follow);
   void enqueue(std::uint32_t link);
 

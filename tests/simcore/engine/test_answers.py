@@ -1,0 +1,75 @@
+"""What is answered when, and who is said to wait: conservative, with a rank that stands still at 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, Flow, Op
+from eidolon_simcore.engine.native import NativeEngine
+
+
+def operations(*rows: tuple[Op, int, int, Flag], seq: int = 0) -> np.ndarray:
+    """(op, value, host_ns, flags) on lane 0."""
+    out = np.zeros(len(rows), OPERATION)
+    for at, (op, value, host, flags) in enumerate(rows):
+        out[at]["seq"], out[at]["op"], out[at]["value"] = seq + at, op, value
+        out[at]["host_ns"], out[at]["flags"] = host, flags
+    return out
+
+
+ASK, NONE, WATCH = Flag.ASK, Flag(0), Flag.ASK | Flag.BACKGROUND
+
+
+@pytest.fixture
+def engine() -> NativeEngine:
+    made = NativeEngine()
+    for rank in range(3):
+        made.add_rank(rank)
+        made.add_lane(rank, 0, 0)
+    made.link(10**9)
+    return made
+
+
+@pytest.mark.parametrize(("flows", "known"), [((), True), ((Flow((0,), 100),), False)])
+def test_only_what_others_can_slow_down_waits_for_them(
+    engine: NativeEngine, flows: tuple[Flow, ...], known: bool
+) -> None:
+    handle = engine.collective((0, 1), 50, flows)
+    assert engine.end_of(handle) is None
+    for rank in (0, 1):
+        engine.ingest(rank, operations((Op.COLLECTIVE, handle, 7, NONE), (Op.SYNC_LANE, 0, 0, ASK)))
+    expected = [Answer(rank, 1, 57 if known else 157, 0) for rank in (0, 1)]
+    assert engine.answers() == (expected if known else [])  # rank 2 may yet put something on the wire
+    assert engine.end_of(handle) == (57 if known else None)
+    engine.end_rank(2)
+    assert engine.answers() == ([] if known else expected)
+
+
+def test_who_waits_for_a_collective_that_is_not_defined_is_blocked(engine: NativeEngine) -> None:
+    handle = engine.reserve()
+    engine.ingest(0, operations((Op.COLLECTIVE, handle, 0, NONE), (Op.SYNC_LANE, 0, 0, ASK)))
+    assert [(b.rank, b.collective, b.missing) for b in engine.blocked()] == [(0, handle, ())]
+
+
+def test_the_end_of_a_collective_that_is_forgotten_is_0(engine: NativeEngine) -> None:
+    for rank in (1, 2):
+        engine.end_rank(rank)
+    first = engine.collective((0,), 50, ())
+    engine.ingest(0, operations((Op.COLLECTIVE, first, 7, NONE), (Op.SYNC_LANE, 0, 0, ASK)))
+    assert engine.end_of(first) == 57
+    engine.timeline()
+    assert engine.end_of(first) == 0
+    with pytest.raises(ValueError, match="not known"):
+        engine.end_of(99)
+
+
+def test_an_idle_rank_is_woken_by_what_it_does_but_not_by_what_watches_it(engine: NativeEngine) -> None:
+    engine.end_rank(2)
+    engine.ingest(1, operations((Op.IDLE, 0, 0, NONE), (Op.CLOCK, 0, 0, WATCH)))
+    engine.ingest(0, operations((Op.CLOCK, 0, 90, ASK)))
+    assert sorted(engine.answers(), key=lambda a: a.rank) == [Answer(0, 0, 90, 0), Answer(1, 1, 0, 0)]
+    assert engine.horizon() == 90
+    engine.ingest(1, operations((Op.CLOCK, 0, 5, ASK), seq=2))
+    assert engine.answers() == [Answer(1, 2, 95, 0)]
+    assert [(j.rank, j.seq, j.time_ns) for j in engine.jumps()] == [(1, 2, 90)]
