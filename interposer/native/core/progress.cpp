@@ -2,12 +2,12 @@
 //
 // Recordings on one stream end in the order in which they were made. Each answer (a synchronise that returned, a query
 // that said yes) therefore tells of all earlier recordings of its stream, and what ended at or before the clock of one
-// answer has ended for every later one. A foreground query that is settled so still costs its host time, told to the core
-// without waiting for an answer.
+// answer has ended for every later one. A foreground query that is settled so still costs its host time, told to the
+// core without waiting for an answer.
 //
-// Background threads (NCCL's watchdog) poll the events of all outstanding collectives, holding locks that the main thread
-// needs. They affect no timeline, so "not yet" is always a right answer for them: a stream is asked about at most every
-// 20 ms, and then searched by halving for its newest recording that has ended.
+// Background threads (NCCL's watchdog) poll the events of all outstanding collectives, holding locks that the main
+// thread needs. They affect no timeline, so "not yet" is always a right answer for them: a stream is asked about at
+// most every 20 ms, and then searched by halving for its newest recording that has ended.
 #include <time.h>
 
 #include <algorithm>
