@@ -39,8 +39,8 @@ def test_demo_an_unmodified_script_on_two_servers(run: Run) -> None:
 
 
 def test_the_same_command_twice_gives_the_same_times(run: Run) -> None:
-    """The settled step time. In early steps, while the framework's allocator grows, a rank may need one cudaMalloc more:
-    NCCL's watchdog thread frees tensors in real time, on a real GPU as well."""
+    """The settled step time. In early steps, while the framework's allocator grows, a rank may need one cudaMalloc
+    more: NCCL's watchdog thread frees tensors in real time, on a real GPU as well."""
     command = ("--gpus-per-server", "2", "--", "torchrun", "--nproc-per-node", "2", DDP, *SMALL, "--steps", "9")
     first, second = run(*command), run(*command)
     assert first.code == second.code == 0, first.all_output + second.all_output
