@@ -53,6 +53,7 @@ class Core(pb_grpc.SimulationServicer):
         self.silent = False
         self.close_after_goodbye = True
         self._out: queue.SimpleQueue[pb.CoreMessage | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
         pb_grpc.add_SimulationServicer_to_server(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -67,7 +68,7 @@ class Core(pb_grpc.SimulationServicer):
         hello = next(messages)
         self.messages.append(hello)
         if self.silent:
-            time.sleep(LIMIT_S)
+            self._stopped.wait(LIMIT_S)
         yield pb.CoreMessage(welcome=pb.Welcome(protocol=self.protocol, version="test", servers_connected=1))
 
         def read() -> None:
@@ -104,6 +105,8 @@ class Core(pb_grpc.SimulationServicer):
 
     def stop(self) -> None:
         self._server.stop(0).wait()
+        self._stopped.set()
+        self.close_stream()  # a Connect that still waits would keep this process from ending
 
     def of(self, kind: str) -> list[Any]:
         return [getattr(m, kind) for m in list(self.messages) if m.WhichOneof("message") == kind]
@@ -440,7 +443,8 @@ def test_a_lost_core_ends_every_rank(server: Server, core: Core, how: str) -> No
         writer.wait(seq)
     assert caught.value.status == ReplyStatus.FAILED
     assert server.wait() == 1
-    assert server.errors.startswith("eidolon agent: simulation core lost: ")
+    # gRPC may have logged the connection's end before.
+    assert server.errors.splitlines()[-1].startswith("eidolon agent: simulation core lost: ")
     writer.close(orderly=False)
 
 
