@@ -26,10 +26,12 @@ import numpy as np
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
+from eidolon_simcore.coverage import coverage
 from eidolon_simcore.engine.interface import Blocked, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network
 from eidolon_simcore.plan import Plan
+from eidolon_simcore.rates import beside_collectives
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.session import InvalidBatchError, Labels, Session, Tally, World
 from eidolon_simcore.steps import Steps
@@ -74,6 +76,7 @@ class Simulation:
         network = Network(engine, plan.gpu, plan.network)
         self._collectives = Collectives(engine, network, Receivers(self._deliver, self._awaited))
         costs = CostModel(plan.gpu)
+        self._rates = engine.rates(beside_collectives())
         measured = plan.host_cost == "measured"
         parts = (engine, costs, self._collectives, self._memory, self._steps, self._labels, self._tally)
         self._world = World(*parts, measured)
@@ -188,6 +191,7 @@ class Simulation:
     def _add_rank(self, rank: int) -> None:
         self._known_ranks.add(rank)
         self._engine.add_rank(rank)
+        self._engine.set_rates(rank, self._rates)
 
     def _batch(self, server: Server, batch: pb.EventBatch, now: float) -> None:
         session = self._session(server, batch.session)
@@ -434,6 +438,8 @@ class Simulation:
             "virtual_ns": max([self._virtual_ns, *clocks]),
             "wall_s": round(now - self._began, 3),
         }
+        spent = (one for rank in sorted(self._sessions) for one in self._sessions[rank].spent())
+        end["coverage"] = coverage(spent)
         waits = {self._labels.names[label] or "unknown": (n, ns) for label, (n, ns) in self._waits.items()}
         self._report.finish(end, self._memory, self._tally, waits)
 
