@@ -36,6 +36,7 @@ from eidolon_simcore.records import (
     RecordFlag,
 )
 from eidolon_simcore.steps import Steps
+from eidolon_simcore.values import Reads
 
 MAX_SIGNATURES = 100_000  #: of a rank
 CALL_IDS = 1_024  #: signatures of API calls have ids below this
@@ -81,7 +82,7 @@ class Tally:
 
     source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
-    reads: dict[str, list[int]] = field(default_factory=dict)  #: by site: count, bytes
+    reads: Reads = field(default_factory=Reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,9 +318,7 @@ class Session:
             elif kind == Kind.UNMODELLED:
                 self._world.tally.unmodelled[self.rank, signature.name] = value
             elif kind == Kind.UNKNOWN_READ:
-                seen = self._world.tally.reads.setdefault(self._site(signature), [0, 0])
-                seen[0] += 1
-                seen[1] += value
+                self._world.tally.reads.add(self._site(signature), signature.get("default", 0), value)
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)

@@ -424,6 +424,9 @@ class Simulation:
                 self.state, self.reason = "Failed", text
             elif not self.reason:
                 self.reason = text
+        unstated = self._tally.reads.unstated()
+        if unstated and self.plan.strict and self.state in (None, "Succeeded"):
+            self.state, self.reason = "Failed", unstated
         clocks = [self._engine.clock(rank) for rank in self._sessions]
         end: dict[str, Any] = {
             "state": self.state or "Succeeded",
