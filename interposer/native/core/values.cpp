@@ -346,10 +346,8 @@ void value_read_ordered(const void *pointer, size_t bytes, void *out) {
   const size_t unknown = read_now(v, d.from, static_cast<char *>(out));
   const Origin origin = origin_of(v->known, d.from);
   hold.unlock();
-  if (unknown != 0 && !foretold(out, bytes))
-    count_read(unknown, Origin::kTrue);
-  else if (unknown == 0 && origin != Origin::kTrue)
-    count_read(bytes, origin);
+  if ((unknown != 0 || origin != Origin::kTrue) && !foretold(out, bytes))
+    count_read(unknown != 0 ? unknown : bytes, unknown != 0 ? Origin::kTrue : origin);
 }
 
 void value_receive(uint64_t seq, void *to, size_t bytes) {
