@@ -73,12 +73,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* What the operator may do in a namespace that it watches; docs/security.md says what each right is for. */}}
 {{- define "eidolon.rules" -}}
-- apiGroups: [eidolon.dev]
+- apiGroups: [eidolon.dev] # delete: ttlSecondsAfterFinished
   resources: [simulatedclusters]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, delete]
 - apiGroups: [eidolon.dev]
   resources: [simulatedclusters/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [eidolon.dev] # owner references with blockOwnerDeletion ask for it where that is enforced
   resources: [simulatedclusters/finalizers]
   verbs: [update]
@@ -86,14 +86,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [pods]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [services, configmaps]
+  resources: [configmaps]
   verbs: [get, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch]
 - apiGroups: [""] # by name only: it cannot list the secrets of a namespace
   resources: [secrets]
   verbs: [get, create, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{- define "eidolon.scrapes" -}}
