@@ -67,10 +67,10 @@ def gauges(s: Snapshot) -> dict[Port, Gauge]:
     wire = _nvlink(s.links, s.last)
     step_s = s.progress.step["time_ns"] / 1e9 if s.progress.step else 0.0
     energy = _energy_j(s)
-    for port, shares in _shares(s, s.last).items():
+    for port, (busy, sm, tensor, dram, to_device, from_device) in _shares(s, s.last).items():
         out, into = (wire.get((way, port), 0.0) / step_s if step_s else 0.0 for way in ("out", "in"))
         used = s.progress.allocated_bytes.get(port, 0)
-        found[port] = Gauge(*shares, out, into, used, energy.get(port, 0.0))
+        found[port] = Gauge(busy, sm, tensor, dram, to_device, from_device, out, into, used, energy.get(port, 0.0))
     return found
 
 
