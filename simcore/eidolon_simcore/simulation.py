@@ -417,7 +417,7 @@ class Simulation:
             out_of_memory=refused,
             source_ns=self.source_ns(),
             unmodelled=unmodelled,
-            unknown_reads={site: (count, size) for site, (count, size) in self._tally.reads.items()},
+            unknown_reads=self._tally.reads.by_site(),
             waits=self._host_waits(),
             engine=self._engine.counters(),
             horizon_ns=self._engine.horizon(),

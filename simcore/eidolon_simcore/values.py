@@ -57,6 +57,14 @@ class Reads:
             for (site, origin, bulk), (count, size_bytes) in sorted(self._counts.items())
         ]
 
+    def by_site(self) -> dict[str, tuple[int, int]]:
+        """(count, bytes) of each site, whatever was given."""
+        found: dict[str, tuple[int, int]] = {}
+        for (site, _, _), (count, size_bytes) in self._counts.items():
+            before = found.get(site, (0, 0))
+            found[site] = (before[0] + count, before[1] + size_bytes)
+        return found
+
     def unstated(self) -> str:
         """What fails a strict run: one line, empty if there is nothing."""
         found = {
