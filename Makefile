@@ -23,10 +23,10 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format generate sanitize native-cuda12 clean
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format generate kind-torch sanitize native-cuda12 clean
 
 help:
-	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate sanitize native-cuda12 clean'
+	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate kind-torch sanitize native-cuda12 clean'
 
 # ---- environment -----------------------------------------------------------------------------------------------------
 
@@ -113,6 +113,13 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h')
+
+# A stock torch where examples/kind.yaml mounts it from, for the Python of the example image. Hard links to uv's cache.
+kind-torch: build/torch/.stamp
+
+build/torch/.stamp: tools/bootstrap.py $(VENV)/.dependencies.stamp
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --target build/torch --python-version 3.11 torch==2.11.0 numpy
+	@touch $@
 
 # What is made from other files of the checkout: the chart's copy of the CRD, the reference pages.
 generate: $(VENV)/.dependencies.stamp

@@ -1,4 +1,4 @@
-"""The command line: ``eidolon run``, ``eidolon validate``, ``eidolon gpus``.
+"""The command line: ``eidolon run``, ``eidolon validate``, ``eidolon gpus``, ``eidolon fetch``.
 
 ``eidolon run`` takes the YAML of a ``SimulatedCluster``, or options and a command after ``--``. Options make the same
 object that a file would hold (and override fields of a file), so there is one set of rules and one set of messages.
@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "run":
                 return _run(options, command)
             case "validate":
-                return _validate(options.file)
+                return _validate(options.file, cluster=not options.local)
+            case "fetch":
+                return _fetch(options)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -93,9 +95,32 @@ def _parser() -> argparse.ArgumentParser:
         "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
     )
 
-    validate = verbs.add_parser("validate", help="check the YAML of a SimulatedCluster", allow_abbrev=False)
+    validate = verbs.add_parser(
+        "validate",
+        help="check the YAML of a SimulatedCluster",
+        description="Checks the YAML of a SimulatedCluster, without a cluster, by the rules of the API server.",
+        allow_abbrev=False,
+    )
     validate.add_argument("file", type=Path, metavar="FILE")
+    validate.add_argument(
+        "--local", action="store_true", help="check for `eidolon run`, which does without what only a cluster needs"
+    )
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
+
+    fetch = verbs.add_parser(
+        "fetch",
+        help="bring summary, recording and logs of a run in Kubernetes here",
+        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine.",
+        allow_abbrev=False,
+    )
+    fetch.add_argument("target", metavar="simc/NAME")
+    fetch.add_argument("-n", "--namespace", metavar="NS", help="namespace of the object (that of the kubeconfig)")
+    fetch.add_argument("--context", metavar="NAME", help="context of the kubeconfig (the current one)")
+    fetch.add_argument("--out", type=Path, metavar="DIR", help="where to (eidolon-runs/NAME-TIME)")
+    fetch.add_argument("--no-recording", action="store_true", help="leave the recording, which may be large, there")
+    fetch.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="limit of each wait for the cluster (30)"
+    )
     return parser
 
 
@@ -138,11 +163,38 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     return outcome.exit_code
 
 
-def _validate(file: Path) -> int:
-    spec = specs.load(file)
+def _validate(file: Path, *, cluster: bool) -> int:
+    spec = specs.load(file, cluster=cluster)
     planning.build(spec, source=str(file))
     print(f"{file}: valid: {_title(spec)}, {spec.world} ranks")
     return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from eidolon_operator import fetch
+
+    try:
+        name = fetch.object_name(options.target)
+        core = fetch.Core(name, namespace=options.namespace, context=options.context, timeout_s=options.timeout)
+        out = options.out or Path("eidolon-runs") / f"{name}-{core.started}"
+        source = fetch.RunFiles(core.connect, timeout_s=options.timeout)
+        files = [file for file in source.list() if not (options.no_recording and file.name.startswith("recording/"))]
+        for file in files:
+            source.copy(file, out)
+            print(f"{out / file.name}: {file.size_bytes:,} bytes", flush=True)
+    except (fetch.FetchError, OSError) as error:
+        _complain(f"fetch: {error}")
+        return 1
+    if not any(file.name == "summary.json" for file in files):
+        _complain(f"fetch: there is no summary.json yet: the run is {core.phase or 'not begun'}")
+    return 0
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
+    return value
 
 
 def _gpus() -> int:
