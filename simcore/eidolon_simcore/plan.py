@@ -36,6 +36,8 @@ class Plan:
     network: NetworkSettings
     startup_timeout_s: float
     token: str
+    name: str = ""  #: of the run
+    attempt: int = 1  #: of the run, counted by whoever starts it
     stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
     idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
@@ -52,10 +54,10 @@ def read(path: Path) -> Plan:
         raise PlanError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("core"), dict):
         raise PlanError(f"{path}: no section 'core'")
-    return parse(document["core"])
+    return parse(document["core"], name=str(document.get("name", "")))
 
 
-def parse(core: Mapping[str, Any]) -> Plan:
+def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
     """The plan in the document's section ``core``."""
     try:
         gpu = catalogue.gpu(_get(core, "gpu", str))
@@ -87,6 +89,8 @@ def parse(core: Mapping[str, Any]) -> Plan:
         ),
         startup_timeout_s=float(core.get("startup_timeout_s", 300)),
         token=_get(core, "token", str, ""),
+        name=name,
+        attempt=_positive(core, "attempt", 1),
         **extra,
     )
 

@@ -4,6 +4,11 @@ Every stream has a thread that reads it and one that writes it (gRPC's own); the
 state belongs to the thread that runs :meth:`Service.run`: it takes everything that has arrived, hands it to the
 :class:`~eidolon_simcore.simulation.Simulation`, and lets it answer once for the whole round. A blocking request is on
 its way back a fraction of a millisecond after it came.
+
+With TLS (:class:`Security`) the agents pin the core's self-signed certificate. In both cases a hello must bring the
+run's token.
+
+Readers on other threads (HTTP) get :attr:`Service.status`, an immutable snapshot that the simulation thread replaces.
 """
 
 from __future__ import annotations
@@ -11,8 +16,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,9 +28,32 @@ import grpc
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.simulation import CLOCKS_EVERY_S, RejectedError, Simulation
+from eidolon_simcore.status import Cause, status
 
 MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; larger ones are refused by gRPC with RESOURCE_EXHAUSTED
 ROUND = 1_000  #: messages of one round at most, so that answers do not wait for a flood
+SNAPSHOT_EVERY_S = 0.2  #: how often readers get a new snapshot, beside one at each final step
+STALE_S = 30.0  #: a simulation thread that did not tick for so long is not healthy
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What the core proves itself with, and what agents must bring: the files of ``--tls DIR``."""
+
+    token: str
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def read(cls, directory: Path) -> Security:
+        """Reads ``token``, ``tls.crt`` and ``tls.key``. Raises :class:`OSError`, :class:`ValueError`."""
+        token = (directory / "token").read_text("ascii").strip()
+        if len(token) < 32:
+            raise ValueError(f"{directory / 'token'}: {len(token)} characters are too few for a token (32)")
+        return cls(token, (directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
+
+    def credentials(self) -> grpc.ServerCredentials:
+        return grpc.ssl_server_credentials([(self.key, self.certificate)])
 
 
 class _Stream:
@@ -45,8 +76,12 @@ class _Stream:
 class Service(pb_grpc.SimulationServicer):
     """Serves one run."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, security: Security | None = None) -> None:
         self._simulation = simulation
+        self._security = security
+        self._ticked_at = self._shown_at = time.monotonic()
+        self._shown_steps = 0
+        self.status: Mapping[str, Any] = status(simulation)  #: replaced, never changed: any thread may read it
         self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | None]] = queue.SimpleQueue()
         self._streams: set[_Stream] = set()
         # threads are made as streams need them; there may be a few more streams than servers while one reconnects
@@ -66,7 +101,10 @@ class Service(pb_grpc.SimulationServicer):
         """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""
         host = address.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(address)
+            if self._security is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._security.credentials())
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: {error}") from error
         if not port:
@@ -112,13 +150,34 @@ class Service(pb_grpc.SimulationServicer):
     def run(self) -> None:
         """Runs the simulation to its end and writes the summary."""
         simulation = self._simulation
-        while not simulation.finished(time.monotonic()):
-            self._round(simulation)
-            simulation.tick(time.monotonic())
-        simulation.finish(time.monotonic())
-        for stream in self._streams:
-            stream.end()
-        self._server.stop(grace=1.0).wait()
+        try:
+            while not simulation.finished(time.monotonic()):
+                self._round(simulation)
+                simulation.tick(time.monotonic())
+                self._ticked_at = time.monotonic()
+                self._show(self._ticked_at)
+        except Exception as error:
+            traceback.print_exc()
+            text = f"internal error: {type(error).__name__}: {error}; see the core's log"
+            simulation.fail(text, time.monotonic(), cause=Cause.INTERNAL_ERROR)
+        try:
+            simulation.finish(time.monotonic())
+        finally:
+            self._ticked_at = float("inf")  # nothing more has to tick
+            self._show(float("inf"))
+            for stream in self._streams:
+                stream.end()
+            self._server.stop(grace=1.0).wait()
+
+    def healthy(self) -> bool:
+        """From any thread: the simulation thread goes round, or has ended the run."""
+        return time.monotonic() - self._ticked_at < STALE_S
+
+    def _show(self, now: float) -> None:
+        steps = len(self._simulation.steps)
+        if now - self._shown_at >= SNAPSHOT_EVERY_S or steps != self._shown_steps:
+            self._shown_at, self._shown_steps = now, steps
+            self.status = status(self._simulation)
 
     def _round(self, simulation: Simulation) -> None:
         try:

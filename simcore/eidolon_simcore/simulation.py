@@ -32,6 +32,7 @@ from eidolon_simcore.network import Network
 from eidolon_simcore.plan import Plan
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.session import InvalidBatchError, Labels, Session, Tally, World
+from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
@@ -56,6 +57,7 @@ class Server:
     index: int
     send: Send | None = None
     sessions: dict[int, Session] = field(default_factory=dict)
+    said_hello: bool = False
     lost_at: float | None = None
     exit_code: int | None = None
 
@@ -87,8 +89,10 @@ class Simulation:
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._clocks_at = now
+        self._finished = False
         self.state: str | None = None  # None while the run goes on
-        self.reason = ""
+        self.cause: Cause | str = ""  # why it ended, in a word ...
+        self.reason = ""  # ... and in a line
         self._over_at: float | None = None
 
     # ---- servers --------------------------------------------------------------------------------------------------
@@ -110,7 +114,7 @@ class Simulation:
         if hello.devices != self.plan.gpus_per_server or hello.gpu != self.plan.gpu.key:
             theirs, ours = f"{hello.devices} x {hello.gpu}", f"{self.plan.gpus_per_server} x {self.plan.gpu.key}"
             raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has {theirs}, the run has {ours}")
-        server.send, server.lost_at = send, None
+        server.send, server.lost_at, server.said_hello = send, None, True
         self._active_at = now
         connected = sum(s.send is not None for s in self._servers.values())
         send(pb.CoreMessage(welcome=pb.Welcome(protocol=1, version=self._version, servers_connected=connected)))
@@ -142,10 +146,12 @@ class Simulation:
                     raise RejectedError("INVALID_ARGUMENT", f"unexpected message {other}")
         except InvalidBatchError as error:
             text = f"server {index}: {error}"
-            self.fail(text, now)
+            self.fail(text, now, cause=Cause.INGEST_REJECTED)
             raise RejectedError("INVALID_ARGUMENT", text) from error
-        except (CollectiveError, ValueError) as error:
-            self.fail(str(error), now)
+        except CollectiveError as error:
+            self.fail(str(error), now, cause=Cause.COLLECTIVE_MISMATCH)
+        except ValueError as error:
+            self.fail(str(error), now, cause=Cause.INGEST_REJECTED)
 
     def _join(self, server: Server, joined: pb.RankJoined, now: float) -> None:
         self._active_at = now
@@ -161,7 +167,8 @@ class Simulation:
         if joined.world > self._expected_world and joined.rank >= 0:
             if joined.world > self.plan.servers * self.plan.ranks_per_server:
                 planned = self.plan.servers * self.plan.ranks_per_server
-                self.fail(f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {planned} ranks", now)
+                text = f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {planned} ranks"
+                self.fail(text, now, cause=Cause.WORKLOAD_FAILED)
                 return
             self._expected_world = joined.world
             for other in range(joined.world):
@@ -226,7 +233,8 @@ class Simulation:
                 self._engine.end_rank(rank)  # it will not come any more
         if goodbye.exit_code and self.state is None:
             text = goodbye.reason or "the workload failed"
-            self.fail(f"server {server.index}: exit code {goodbye.exit_code}: {text}", now, stop=False)
+            text = f"server {server.index}: exit code {goodbye.exit_code}: {text}"
+            self.fail(text, now, cause=Cause.WORKLOAD_FAILED, stop=False)
 
     # ---- rounds ---------------------------------------------------------------------------------------------------
 
@@ -235,7 +243,7 @@ class Simulation:
         try:
             answers = self._engine.answers()
         except (ValueError, RuntimeError) as error:
-            self.fail(str(error), now)
+            self.fail(str(error), now, cause=Cause.INTERNAL_ERROR)
             answers = []
         touched = self._touched | {answer.rank for answer in answers}
         self._touched = set()
@@ -290,7 +298,7 @@ class Simulation:
                 return
             self._report.step(step)
             if self.plan.steps is not None and step.index >= self.plan.steps and self.state is None:
-                self._end("Succeeded", f"{step.index} steps are done", now)
+                self._end("Succeeded", Cause.STEPS_DONE, f"{step.index} steps are done", now)
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
@@ -326,20 +334,21 @@ class Simulation:
             s.index for s in self._servers.values() if s.send is None and s.lost_at is None and s.exit_code is None
         ]
         if absent and now - self._began > limit:
-            self.fail(f"server {_list(absent)} did not connect within {limit:g} s", now)
+            text = f"server {_list(absent)} did not connect within {limit:g} s"
+            self.fail(text, now, cause=Cause.SERVERS_NOT_READY)
         elif self._joined_at is not None and now - self._joined_at > limit:
             absent = sorted(
                 rank for rank in range(self._expected_world) if rank in self._known_ranks - set(self._sessions)
             )
             if absent:
-                self.fail(
-                    f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first", now
-                )
+                text = f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first"
+                self.fail(text, now, cause=Cause.RANK_MISSING)
 
     def _check_streams(self, now: float) -> None:
         for server in self._servers.values():
             if server.lost_at is not None and now - server.lost_at > self.plan.reconnect_timeout_s:
-                self.fail(f"server {server.index}: its agent went away without saying goodbye", now)
+                text = f"server {server.index}: its agent went away without saying goodbye"
+                self.fail(text, now, cause=Cause.AGENT_LOST)
                 return
 
     def _check_stuck(self, now: float) -> None:
@@ -358,7 +367,7 @@ class Simulation:
         gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
         if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked, sorted(asking), busy), now)
+            self.fail(self._who_waits(blocked, sorted(asking), busy), now, cause=Cause.DEADLOCK)
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
@@ -380,19 +389,57 @@ class Simulation:
         parts += self._collectives.waiting_for_members()
         return "no rank can go on: " + "; ".join(parts)
 
+    # ---- for readers ----------------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> list[Server]:
+        """All emulated servers, by index."""
+        return list(self._servers.values())
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The final steps so far, as they stand in the summary."""
+        return self._report.steps
+
+    @property
+    def virtual_ns(self) -> int:
+        """The latest end of anything that was reported so far."""
+        return self._virtual_ns
+
+    @property
+    def oom_count(self) -> int:
+        """Refused allocations so far."""
+        return len(self._memory.refusals)
+
+    def rank_counts(self) -> dict[str, int]:
+        """How many ranks are expected, have joined, have left."""
+        left = sum(session.left for session in self._sessions.values())
+        return {"expected": self._expected_world, "joined": len(self._sessions), "left": left}
+
+    def peak_bytes(self) -> int:
+        """The largest peak of any device."""
+        return self._memory.highest()
+
+    def source_ns(self) -> dict[str, int]:
+        """Device time so far, by the source of its cost."""
+        source_ns = dict(self._tally.source_ns)
+        if not self._finished:
+            source_ns["roofline"] += self._collectives.device_ns
+        return source_ns
+
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def fail(self, reason: str, now: float, *, stop: bool = True) -> None:
+    def fail(self, reason: str, now: float, *, cause: Cause, stop: bool = True) -> None:
         """The run has failed; only the first reason counts. ``stop`` False lets other servers end by themselves."""
         if self.state is None:
-            self._end("Failed", " ".join(reason.split()), now, stop=stop)
+            self._end("Failed", cause, " ".join(reason.split()), now, stop=stop)
 
     def cancel(self, now: float) -> None:
         """Somebody asked the core to end."""
-        self.fail("the simulation core was asked to stop", now)
+        self.fail("the simulation core was asked to stop", now, cause=Cause.CANCELLED)
 
-    def _end(self, state: str, reason: str, now: float, *, stop: bool = True) -> None:
-        self.state, self.reason, self._over_at = state, reason, now
+    def _end(self, state: str, cause: Cause, reason: str, now: float, *, stop: bool = True) -> None:
+        self.state, self.cause, self.reason, self._over_at = state, cause, reason, now
         self._send_replies()
         if stop:
             for server in self._servers.values():
@@ -413,20 +460,24 @@ class Simulation:
         return now - self._over_at > DRAIN_S or all(s.send is None for s in waiting)
 
     def finish(self, now: float) -> None:
-        """Writes the summary."""
+        """Writes the summary; from then on the state is final."""
         self._touched |= set(self._sessions)  # what became final with others' last words
         self.advance(now)
-        self._tally.source_ns["roofline"] += self._collectives.device_ns
+        self._tally.source_ns = self.source_ns()
+        self._finished = True
         share = shares(self._tally.source_ns).get("unknown", 0.0)
         if share > self.plan.unknown_limit:
             text = f"{share:.0%} of the device time has no known cost (limit {self.plan.unknown_limit:.0%})"
             if self.plan.strict and self.state in (None, "Succeeded"):
-                self.state, self.reason = "Failed", text
+                self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, text
             elif not self.reason:
                 self.reason = text
+        if self.state is None:
+            self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
         clocks = [self._engine.clock(rank) for rank in self._sessions]
         end: dict[str, Any] = {
-            "state": self.state or "Succeeded",
+            "state": self.state,
+            "cause": self.cause,
             "reason": self.reason,
             "ranks": len(self._sessions),
             "step_counts": {str(rank): count for rank, count in self._steps.counts().items()},

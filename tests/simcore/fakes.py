@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -132,8 +133,13 @@ class FakeRank:
 class FakeAgent:
     """One server's agent on a real gRPC stream."""
 
-    def __init__(self, address: str, server: int = 0, **changes: Any) -> None:
-        self._channel = grpc.insecure_channel(address)
+    def __init__(self, address: str, server: int = 0, *, trust: Path | None = None, **changes: Any) -> None:
+        if trust is None:
+            self._channel = grpc.insecure_channel(address)
+        else:
+            credentials = grpc.ssl_channel_credentials(trust.read_bytes())
+            options = [("grpc.ssl_target_name_override", "eidolon-core")]
+            self._channel = grpc.secure_channel(address, credentials, options)
         self._out: queue.SimpleQueue[pb.AgentMessage | None] = queue.SimpleQueue()
         self.received: list[pb.CoreMessage] = []
         self.error: grpc.RpcError | None = None
