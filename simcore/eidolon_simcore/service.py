@@ -30,7 +30,9 @@ from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.simulation import CLOCKS_EVERY_S, RejectedError, Simulation
 from eidolon_simcore.status import Cause, status
 
-MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; larger ones are refused by gRPC with RESOURCE_EXHAUSTED
+MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; a larger one fails the run
+GRPC_MESSAGE_BYTES = 16 << 20  #: what gRPC itself refuses, before it is in memory
+HELLO_LIMIT_S = 10.0  #: for the first message of a stream
 ROUND = 1_000  #: messages of one round at most, so that answers do not wait for a flood
 SNAPSHOT_EVERY_S = 0.2  #: how often readers get a new snapshot, beside one at each final step
 STALE_S = 30.0  #: a simulation thread that did not tick for so long is not healthy
@@ -61,6 +63,7 @@ class _Stream:
 
     def __init__(self) -> None:
         self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
+        self.began_at = time.monotonic()
         self.server: int | None = None  # after hello
         self.over = False
 
@@ -73,6 +76,10 @@ class _Stream:
             self.out.put(error)
 
 
+class _Opened:
+    """Stands in the inbox for the beginning of a stream."""
+
+
 class Service(pb_grpc.SimulationServicer):
     """Serves one run."""
 
@@ -82,17 +89,21 @@ class Service(pb_grpc.SimulationServicer):
         self._ticked_at = self._shown_at = time.monotonic()
         self._shown_steps = 0
         self.status: Mapping[str, Any] = status(simulation)  #: replaced, never changed: any thread may read it
-        self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | None]] = queue.SimpleQueue()
-        self._streams: set[_Stream] = set()
+        self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | _Opened | None]] = queue.SimpleQueue()
+        self._streams: set[_Stream] = set()  # that said hello
+        self._silent: set[_Stream] = set()  # that did not yet
         # threads are made as streams need them; there may be a few more streams than servers while one reconnects
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 16, thread_name_prefix="stream"),
             options=[
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                # An agent whose machine vanished is noticed, so that its successor is not refused.
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 5_000),
             ],
         )
         pb_grpc.add_SimulationServicer_to_server(self, self._server)
@@ -122,6 +133,7 @@ class Service(pb_grpc.SimulationServicer):
         self, request_iterator: Iterator[pb.AgentMessage], context: grpc.ServicerContext
     ) -> Iterator[pb.CoreMessage]:
         stream = _Stream()
+        self._inbox.put((stream, _Opened()))
 
         def read() -> None:
             try:
@@ -155,6 +167,7 @@ class Service(pb_grpc.SimulationServicer):
                 self._round(simulation)
                 simulation.tick(time.monotonic())
                 self._ticked_at = time.monotonic()
+                self._end_silent(self._ticked_at)
                 self._show(self._ticked_at)
         except Exception as error:
             traceback.print_exc()
@@ -194,13 +207,17 @@ class Service(pb_grpc.SimulationServicer):
             self._take(simulation, *item)
         simulation.advance(time.monotonic())
 
-    def _take(self, simulation: Simulation, stream: _Stream | None, message: pb.AgentMessage | None) -> None:
+    def _take(self, simulation: Simulation, stream: _Stream | None, message: pb.AgentMessage | _Opened | None) -> None:
         now = time.monotonic()
         if stream is None:
             simulation.cancel(now)
             return
+        if isinstance(message, _Opened):
+            self._silent.add(stream)
+            return
         if message is None:
             self._streams.discard(stream)
+            self._silent.discard(stream)
             stream.end()
             if stream.server is not None:
                 simulation.closed(stream.server, now)
@@ -208,14 +225,24 @@ class Service(pb_grpc.SimulationServicer):
         if stream.over:
             return
         try:
+            size = message.ByteSize()
             if stream.server is not None:
+                if size > MAX_MESSAGE_BYTES:
+                    simulation.reject(stream.server, f"a message of {size} bytes (limit {MAX_MESSAGE_BYTES})", now)
                 simulation.message(stream.server, message, now)
                 if message.HasField("goodbye"):
                     stream.end()
             elif message.HasField("hello"):
+                self._silent.discard(stream)
                 stream.server = simulation.hello(message.hello, stream.send, now)
                 self._streams.add(stream)
             else:
                 raise RejectedError("FAILED_PRECONDITION", "a stream begins with hello")  # noqa: TRY301
         except RejectedError as error:
             stream.end(error)
+
+    def _end_silent(self, now: float) -> None:
+        """Ends streams that never said who they are. They are strangers: the run does not care."""
+        for stream in [s for s in self._silent if now - s.began_at > HELLO_LIMIT_S]:
+            self._silent.discard(stream)
+            stream.end(RejectedError("DEADLINE_EXCEEDED", f"no hello within {HELLO_LIMIT_S:g} s"))

@@ -6,8 +6,8 @@ decides when the run is over: when every server has said goodbye, when the steps
 something went wrong:
 
 * a server did not connect or a rank did not join within the startup timeout (the message names who is missing);
-* a stream broke and its server did not come back;
-* a server's workload ended with an exit code other than 0;
+* a stream broke and its server did not come back, or came back without all that the old one had;
+* a server's workload ended with an exit code other than 0, or the server was taken down;
 * calls contradict each other, or a batch breaks the contract;
 * nobody can go on: every rank waits for a collective that somebody has not reached, and nothing has arrived for a
   while. A rank that computes may yet reach it, however long it makes no call: then the while is longer.
@@ -17,6 +17,7 @@ So a run ends in a stated condition, and never hangs.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,7 @@ from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network
 from eidolon_simcore.plan import Plan
 from eidolon_simcore.report import Report, shares
-from eidolon_simcore.session import InvalidBatchError, Labels, Session, Tally, World
+from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
 from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
@@ -60,6 +61,7 @@ class Server:
     said_hello: bool = False
     lost_at: float | None = None
     exit_code: int | None = None
+    told_to_go: bool = False  # on its present stream
 
 
 class Simulation:
@@ -102,7 +104,7 @@ class Simulation:
         if hello.protocol != 1:
             theirs = f"protocol {hello.protocol} of eidolon {hello.version}"
             raise RejectedError("FAILED_PRECONDITION", f"{theirs} does not fit protocol 1 of eidolon {self._version}")
-        if hello.token != self.plan.token:
+        if not hmac.compare_digest(hello.token.encode(), self.plan.token.encode()):
             raise RejectedError("UNAUTHENTICATED", "the token is not that of this run")
         server = self._servers.get(hello.server)
         if server is None:
@@ -118,9 +120,20 @@ class Simulation:
         self._active_at = now
         connected = sum(s.send is not None for s in self._servers.values())
         send(pb.CoreMessage(welcome=pb.Welcome(protocol=1, version=self._version, servers_connected=connected)))
+        server.told_to_go = False
+        self._open_gate()
         if self.state is not None:
             self._stop(server)
         return server.index
+
+    def _open_gate(self) -> None:
+        """Workloads start once every server has said hello."""
+        servers = self._servers.values()
+        if all(s.said_hello for s in servers):
+            for server in servers:
+                if server.send is not None and not server.told_to_go:
+                    server.told_to_go = True
+                    server.send(pb.CoreMessage(go=pb.Go()))
 
     def closed(self, index: int, now: float) -> None:
         """A server's stream is gone."""
@@ -139,24 +152,34 @@ class Simulation:
                 case "batch":
                     self._batch(server, message.batch, now)
                 case "left":
-                    self._leave(self._session(server, message.left.session), message.left.records)
+                    session = self._session(server, message.left.session)
+                    session.taken += 1
+                    self._leave(session, message.left.records)
                 case "goodbye":
                     self._goodbye(server, message.goodbye, now)
                 case other:
-                    raise RejectedError("INVALID_ARGUMENT", f"unexpected message {other}")
+                    raise InvalidBatchError(f"unexpected message {other}")  # noqa: TRY301
         except InvalidBatchError as error:
             text = f"server {index}: {error}"
-            self.fail(text, now, cause=Cause.INGEST_REJECTED)
+            lost = isinstance(error, LostRecordsError)
+            self.fail(text, now, cause=Cause.AGENT_LOST if lost else Cause.INGEST_REJECTED)
             raise RejectedError("INVALID_ARGUMENT", text) from error
         except CollectiveError as error:
             self.fail(str(error), now, cause=Cause.COLLECTIVE_MISMATCH)
         except ValueError as error:
             self.fail(str(error), now, cause=Cause.INGEST_REJECTED)
 
+    def reject(self, index: int, text: str, now: float) -> None:
+        """A message of a connected server is beyond a limit: fails the run, raises :class:`RejectedError`."""
+        self.fail(f"server {index}: {text}", now, cause=Cause.INGEST_REJECTED)
+        raise RejectedError("INVALID_ARGUMENT", f"server {index}: {text}")
+
     def _join(self, server: Server, joined: pb.RankJoined, now: float) -> None:
         self._active_at = now
         known = server.sessions.get(joined.session)
         if known is not None:  # the agent was restarted or reconnected
+            for number, seq, data in known.resume(joined.delivered):
+                self._send_payload(known, number, seq, data)
             known.repeat_answers()
             return
         if not 0 < joined.session <= MAX_SESSIONS:
@@ -200,8 +223,10 @@ class Simulation:
         session = self._session(server, batch.session)
         for s in batch.signatures:
             session.define(s.id, Signature(s.kind, s.name, dict(s.attributes)))
-        payloads = [(payload.seq, payload.data) for payload in batch.payloads]
+        payloads = [(payload.seq, payload.data, payload.position) for payload in batch.payloads]
         self._touched.add(session.rank)
+        session.taken += 1
+        session.delivered(batch.delivered)
         if session.ingest(batch.first_seq, batch.count, batch.records, payloads):
             self._active_at = now
 
@@ -226,6 +251,8 @@ class Simulation:
 
     def _goodbye(self, server: Server, goodbye: pb.Goodbye, now: float) -> None:
         server.exit_code = goodbye.exit_code
+        if goodbye.interrupted and self.state is None:
+            self.fail(f"server {server.index} was taken down: {goodbye.reason}", now, cause=Cause.SERVER_LOST)
         for session in server.sessions.values():
             self._leave(session, 0)
         for rank in range(server.index * self.plan.ranks_per_server, (server.index + 1) * self.plan.ranks_per_server):
@@ -283,11 +310,15 @@ class Simulation:
 
     def _deliver(self, rank: int, seq: int, data: bytes) -> None:
         session = self._sessions[rank]
+        self._send_replies()  # in order: what was answered before the bytes came
+        self._send_payload(session, session.payload_to_send(seq, data), seq, data)
+        session.bytes_sent(seq)
+
+    def _send_payload(self, session: Session, number: int, seq: int, data: bytes) -> None:
         send = self._servers[session.server].send
         if send is not None:
-            self._send_replies()  # in order: what was answered before the bytes came
-            send(pb.CoreMessage(payload=pb.Payload(session=session.number, seq=seq, data=data)))
-        session.delivered(seq)
+            payload = pb.Payload(session=session.number, seq=seq, data=data, number=number)
+            send(pb.CoreMessage(payload=payload))
 
     def _awaited(self, rank: int, seq: int, handle: int) -> None:
         self._sessions[rank].awaited(seq, handle)
@@ -327,12 +358,23 @@ class Simulation:
                     clocks.append(clock)
             if sessions:
                 server.send(pb.CoreMessage(clocks=pb.Clocks(sessions=sessions, clock_ns=clocks)))
+            self._acknowledge(server, server.send)
+
+    @staticmethod
+    def _acknowledge(server: Server, send: Send) -> None:
+        """Says what has been taken, so that agents free it. Every 10 ms is often enough: rings hold far more."""
+        sessions, messages = [], []
+        for session in server.sessions.values():
+            if session.taken != session.acknowledged:
+                session.acknowledged = session.taken
+                sessions.append(session.number)
+                messages.append(session.taken)
+        if sessions:
+            send(pb.CoreMessage(taken=pb.Taken(sessions=sessions, messages=messages)))
 
     def _check_startup(self, now: float) -> None:
         limit = self.plan.startup_timeout_s
-        absent = [
-            s.index for s in self._servers.values() if s.send is None and s.lost_at is None and s.exit_code is None
-        ]
+        absent = [s.index for s in self._servers.values() if not s.said_hello]
         if absent and now - self._began > limit:
             text = f"server {_list(absent)} did not connect within {limit:g} s"
             self.fail(text, now, cause=Cause.SERVERS_NOT_READY)

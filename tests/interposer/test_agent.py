@@ -52,6 +52,8 @@ class Core(pb_grpc.SimulationServicer):
         self.protocol = 1
         self.silent = False
         self.close_after_goodbye = True
+        self.acknowledges = True
+        self._taken: dict[int, int] = {}
         self._out: queue.SimpleQueue[pb.CoreMessage | None] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._server = grpc.server(futures.ThreadPoolExecutor(4))
@@ -65,6 +67,7 @@ class Core(pb_grpc.SimulationServicer):
         if self.refusal is not None:
             context.abort(*self.refusal)
         out = self._out = queue.SimpleQueue()
+        self._taken = {}
         hello = next(messages)
         self.messages.append(hello)
         if self.silent:
@@ -77,6 +80,9 @@ class Core(pb_grpc.SimulationServicer):
                     self.messages.append(message)
                     if message.HasField("batch"):
                         self._answer(message.batch)
+                        self._acknowledge(message.batch.session)
+                    if message.HasField("left"):
+                        self._acknowledge(message.left.session)
                     if message.HasField("goodbye") and self.close_after_goodbye:
                         break
             if self.close_after_goodbye:
@@ -96,6 +102,11 @@ class Core(pb_grpc.SimulationServicer):
                 replies.append(pb.Reply(seq=seq, thread=int(records["thread"][i]), clock_ns=clock_ns, value=seq))
         if replies:
             self.send(replies=pb.ReplyBatch(session=batch.session, replies=replies))
+
+    def _acknowledge(self, session: int) -> None:
+        if self.acknowledges:
+            self._taken[session] = self._taken.get(session, 0) + 1
+            self.send(taken=pb.Taken(sessions=[session], messages=[self._taken[session]]))
 
     def send(self, **message: Any) -> None:
         self._out.put(pb.CoreMessage(**message))
