@@ -65,7 +65,7 @@ WELCOME_LIMIT_S = 10.0
 FAREWELL_LIMIT_S = 10.0  #: how long the core may take to close the stream
 ORPHAN_LIMIT_S = 10.0  #: how long ranks may outlive the workload's launcher
 TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
-TERMINATE_HARD_LIMIT_S = 4.5  #: how long the agent may outlive it, even if the core takes nothing any more
+TERMINATE_HARD_LIMIT_S = 3.5  #: how long the agent may outlive it, even if the core takes nothing any more
 
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
