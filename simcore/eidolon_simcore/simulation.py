@@ -468,6 +468,10 @@ class Simulation:
         left = sum(session.left for session in self._sessions.values())
         return {"expected": self._expected_world, "joined": len(self._sessions), "left": left}
 
+    def notes(self) -> list[str]:
+        """What a shim said about its own environment, such as a torch that there is no plugin for."""
+        return sorted({name for _, name in self._tally.unmodelled if name.startswith("torch:")})
+
     def peak_bytes(self) -> int:
         """The largest peak of any device."""
         return self._memory.highest()

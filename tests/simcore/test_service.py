@@ -545,6 +545,7 @@ def test_the_status_from_waiting_to_the_end(tmp_path: Path) -> None:
     ranks = [FakeRank(1), FakeRank(1)]
     for rank, agent in zip(ranks, (first, second), strict=True):
         rank.write(Kind.MEMORY, value=3 << 30)
+        rank.write(Kind.UNMODELLED, sig=rank.signature("unmodelled", "torch:no plugin for torch 2.8"), value=1)
         for _ in range(2):
             rank.kernel(flags=FOREGROUND | AUTOGRAD)
             rank.mark()
@@ -557,6 +558,7 @@ def test_the_status_from_waiting_to_the_end(tmp_path: Path) -> None:
     assert now["step"]["index"] == 2
     assert now["step"]["tokens_per_s"] == pytest.approx(1e12 / now["step"]["time_ns"])
     assert (now["peak_bytes"], now["oom"], now["cost_share"]) == (3 << 30, 0, {"roofline": 1.0})
+    assert now["notes"] == ["torch:no plugin for torch 2.8"]
     first.goodbye()
     assert status(core, lambda s: s["servers"]["ended"])["servers"]["ended"] == {"0": 0}
     second.goodbye()
