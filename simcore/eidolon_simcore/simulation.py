@@ -38,7 +38,8 @@ from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
-DRAIN_S = 10.0  #: how long servers may take to say goodbye once the run is over
+DRAIN_S = 30.0  #: how long servers may take to say goodbye once the run is over
+STOP_OTHERS_S = 5.0  #: how long the others may go on by themselves once a workload has failed: they may say more
 MAX_SESSIONS = 4_096  #: of one server
 
 Send = Callable[[pb.CoreMessage], None]
@@ -104,7 +105,7 @@ class Simulation:
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._clocks_at = now
-        self._finished = False
+        self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
         self.cause: Cause | str = ""  # why it ended, in a word ...
         self.reason = ""  # ... and in a line
@@ -348,6 +349,8 @@ class Simulation:
         if now - self._clocks_at >= CLOCKS_EVERY_S:
             self._clocks_at = now
             self._publish()
+        if self._over_at is not None and not self._stopped and now - self._over_at > STOP_OTHERS_S:
+            self._stop_all()
         if self.state is None:
             self._check_startup(now)
             self._check_streams(now)
@@ -532,8 +535,12 @@ class Simulation:
         self.state, self.cause, self.reason, self._over_at = state, cause, reason, now
         self._send_replies()
         if stop:
-            for server in self._servers.values():
-                self._stop(server)
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopped = True
+        for server in self._servers.values():
+            self._stop(server)
 
     def _stop(self, server: Server) -> None:
         if server.send is not None:
