@@ -569,9 +569,9 @@ class Simulation:
                 self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, text
             elif not self.reason:
                 self.reason = text
+        clocks = [self._engine.clock(rank) for rank in self._sessions]
         if self.state is None:
             self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
-        clocks = [self._engine.clock(rank) for rank in self._sessions]
         end: dict[str, Any] = {
             "state": self.state,
             "cause": self.cause,
