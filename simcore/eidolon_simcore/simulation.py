@@ -571,7 +571,7 @@ class Simulation:
                 self.reason = text
         unstated = self._tally.reads.unstated()
         if unstated and self.plan.strict and self.state in (None, "Succeeded"):
-            self.state, self.reason = "Failed", unstated
+            self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, unstated
         clocks = [self._engine.clock(rank) for rank in self._sessions]
         if self.state is None:
             self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
