@@ -9,6 +9,7 @@ What arrives is checked before it is used: a batch that is not as ``simulation.p
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,6 +64,10 @@ class InvalidBatchError(Exception):
     """A batch that breaks the contract; the message says how."""
 
 
+class LostRecordsError(InvalidBatchError):
+    """Records are missing before this batch: an agent died with them."""
+
+
 @dataclass(slots=True)
 class Labels:
     """Names of spans, shared by all ranks: what an operation was called and where its cost came from."""
@@ -113,6 +118,7 @@ class Session:
         self.left = False
         self.idle = False  # all its foreground threads sleep outside our calls
         self.next_seq = 0
+        self.taken = self.acknowledged = 0  # messages about this session on the present stream (proto: Taken)
         self._world = world
         self._reply = reply
         self._signatures: dict[int, Signature] = {}
@@ -136,6 +142,9 @@ class Session:
         self._awaiting: dict[int, int] = {}  # collectives whose bytes are on their way: seq -> handle
         self._held: list[tuple[Answer, int, int]] = []
         self._last: dict[int, tuple[int, int, int]] = {}  # thread -> seq, clock, value of its last answer
+        self._payload_position = 0  # in the rank's definitions: payloads up to here have come
+        self._payload_number = 0
+        self._undelivered: deque[tuple[int, int, bytes]] = deque()  # number, seq, data: maybe not in its inbox yet
 
     # ---- definitions ----------------------------------------------------------------------------------------------
 
@@ -179,18 +188,20 @@ class Session:
 
     # ---- records --------------------------------------------------------------------------------------------------
 
-    def ingest(self, first_seq: int, count: int, data: bytes, payloads: Sequence[tuple[int, bytes]] = ()) -> bool:
-        """A batch of records; what the core already has is dropped. True if the rank itself does something in it: not
-        only threads that watch."""
+    def ingest(self, first_seq: int, count: int, data: bytes, payloads: Sequence[tuple[int, bytes, int]] = ()) -> bool:
+        """A batch of records, and payloads (seq, bytes, position); what the core already has is dropped. True if the
+        rank itself does something in it: not only threads that watch."""
         if self.left:
             raise InvalidBatchError("records of a rank that has left")
         if len(data) != count * RECORD.itemsize:
             raise InvalidBatchError(f"{len(data)} bytes for {count} records of {RECORD.itemsize}")
         if first_seq > self.next_seq:
-            raise InvalidBatchError(f"record {first_seq} follows record {self.next_seq - 1}")
+            raise LostRecordsError(f"record {first_seq} follows record {self.next_seq - 1}")
         records = np.frombuffer(data, RECORD)[self.next_seq - first_seq :]
-        for seq, payload in payloads:
-            self._world.collectives.payload(self.rank, seq, payload)
+        for seq, payload, position in payloads:
+            if position > self._payload_position:
+                self._payload_position = position
+                self._world.collectives.payload(self.rank, seq, payload)
         if not len(records):
             return bool(payloads)
         begin = self.next_seq
@@ -403,8 +414,26 @@ class Session:
         self._last[thread] = (answer.seq, answer.clock_ns, answer.value)
         self._reply(answer.seq, thread, answer.clock_ns, answer.value)
 
+    def payload_to_send(self, seq: int, data: bytes) -> int:
+        """Keeps a payload until the rank's inbox has it; returns its number."""
+        self._payload_number += 1
+        self._undelivered.append((self._payload_number, seq, data))
+        return self._payload_number
+
+    def delivered(self, number: int) -> None:
+        """The rank's inbox holds the payloads up to this number."""
+        while self._undelivered and self._undelivered[0][0] <= number:
+            self._undelivered.popleft()
+
+    def resume(self, delivered: int) -> list[tuple[int, int, bytes]]:
+        """The agent has come back: payloads (number, seq, bytes) that it may not have. Send them, then
+        :meth:`repeat_answers`, which may depend on them."""
+        self.taken = self.acknowledged = 0
+        self.delivered(delivered)
+        return list(self._undelivered)
+
     def repeat_answers(self) -> None:
-        """Sends each thread's last answer again: the agent has come back and may have lost it."""
+        """Sends each thread's last answer again."""
         for thread, (seq, clock, value) in self._last.items():
             self._reply(seq, thread, clock, value)
 
@@ -412,7 +441,7 @@ class Session:
         """The collective ``seq`` is matched, but the bytes it brings are not known to the core yet."""
         self._awaiting.setdefault(seq, handle)
 
-    def delivered(self, seq: int) -> None:
+    def bytes_sent(self, seq: int) -> None:
         """The bytes of collective ``seq`` are on the way to the rank."""
         if seq in self._awaiting:
             del self._awaiting[seq]
