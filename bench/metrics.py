@@ -1,8 +1,8 @@
 """What metrics cost. Run: ``python -m bench.metrics``.
 
 * Speed of the core (records of event rings to final steps, as a real run feeds it) with accounts and a scraper that
-  asks for both pages every second, against the same without both. Interleaved in one process; processor time is counted, so
-  a busy machine changes little. Goal: at least 0.95.
+  asks for both pages every second, against the same without both. Interleaved in one process; processor time is
+  counted, so a busy machine changes little. Goal: at least 0.95.
 * One scrape of a run of 1,024 ranks. Goal: at most 200 ms and 40,000 series.
 """
 
@@ -48,9 +48,16 @@ class Run:
         servers = max(1, ranks // GPUS)
         plan = parse(
             {
-                "servers": servers, "gpus_per_server": GPUS, "ranks_per_server": GPUS, "gpu": "h100-sxm",
-                "gpu_memory_bytes": 80 << 30, "host_cost": "table", "time_sync": "conservative", "token": "t",
-                "network": {"inter_bytes_per_s": 50_000_000_000}, "tokens_per_step": 4096,
+                "servers": servers,
+                "gpus_per_server": GPUS,
+                "ranks_per_server": GPUS,
+                "gpu": "h100-sxm",
+                "gpu_memory_bytes": 80 << 30,
+                "host_cost": "table",
+                "time_sync": "conservative",
+                "token": "t",
+                "network": {"inter_bytes_per_s": 50_000_000_000},
+                "tokens_per_step": 4096,
             },
             name="bench",
         )
