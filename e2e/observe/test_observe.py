@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import CHART, Observed, Prometheus
-
-BOARDS = sorted((CHART / "dashboards").glob("*.json"))
-
-
-def filled(expr: str, run: str, window: str = "15s") -> str:
-    return expr.replace("$namespace", ".*").replace("$run", run).replace("$window", window)
-
-
-def panel_queries(path: Path) -> list[tuple[str, str]]:
-    board = json.loads(path.read_text("utf-8"))
-    return [(panel["title"], target["expr"]) for panel in board["panels"] for target in panel.get("targets", [])]
+from e2e.observe.conftest import Observed
+from e2e.observe.prometheus import BOARDS, Prometheus, filled, panel_queries
 
 
 def last_step(prometheus: Prometheus, run: Observed) -> dict[str, Any]:
@@ -126,3 +120,20 @@ def test_dcgm_tells_a_run_that_computes_from_one_that_communicates(
 def test_recording_rules_are_evaluated(prometheus: Prometheus, slow: Observed) -> None:
     tokens = prometheus.value(f'eidolon:tokens:per_virtual_second{{run="{slow.name}"}}', slow.at)
     assert tokens == pytest.approx(slow.settled[-1]["tokens_per_s"], rel=0.05)  # its window holds early steps, too
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_step_time(prometheus: Prometheus, slow: Observed, tmp_path: Path) -> None:
+    """Prometheus' own graph page in a headless Chromium. EIDOLON_PICTURES=DIR keeps the picture (docs/images)."""
+    picture = Path(os.environ.get("EIDOLON_PICTURES", tmp_path)).absolute() / "prometheus-step-time.png"
+    page = {
+        "g0.expr": f'eidolon_step_last_duration_seconds{{run="{slow.name}"}}',
+        "g0.tab": "0",
+        "g0.range_input": "1m",
+        "g0.end_input": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(slow.at + 5)),
+    }
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    options = ["--window-size=1100,700", "--virtual-time-budget=8000", f"--screenshot={picture}"]
+    url = f"{prometheus.url}/graph?{urllib.parse.urlencode(page)}"
+    subprocess.run([*browser, *options, url], check=True, capture_output=True, timeout=120)
+    assert picture.stat().st_size > 10_000

@@ -1,7 +1,7 @@
 """``python -m eidolon_simcore --plan plan.json --listen HOST:PORT --out DIR``: serves one run, then exits.
 
-Prints ``listening HOST:PORT`` when ready; before it ``http HOST:PORT`` and ``dcgm HOST:PORT`` where those are asked for.
-With ``--linger`` it stays, readable over HTTP, until SIGTERM. Exit code: 0 if the run succeeded, 1 if it failed, 2 if it
+Prints ``listening HOST:PORT`` when ready; before it ``http HOST:PORT`` and ``dcgm HOST:PORT`` where asked for.
+With ``--linger`` it stays, readable, until SIGTERM. Exit code: 0 if the run succeeded, 1 if it failed, 2 if it
 could not start.
 """
 
