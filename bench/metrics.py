@@ -96,7 +96,7 @@ class Run:
 
     def _layer(self, rank: int, layer: int) -> Any:
         last = layer == LAYERS - 1
-        rows = np.zeros(self.kernels + 1 + 2 * last, RECORD)
+        rows = np.zeros(self.kernels + 1 + 3 * last, RECORD)
         rows["kind"], rows["flags"], rows["call"], rows["stream"] = Kind.KERNEL, FLAGS, 1, 1
         rows["device"] = rank % GPUS
         rows["sig"] = np.where(np.arange(len(rows)) % 3, 1025, 1024)
@@ -106,6 +106,8 @@ class Run:
         if last:
             rows["kind"][at + 1], rows["sig"][at + 1], rows["value"][at + 1] = Kind.COPY, 1027, 1 << 20
             rows["kind"][at + 2], rows["sig"][at + 2] = Kind.MARK, 1026
+            rows["kind"][at + 3], rows["flags"][at + 3] = Kind.SYNC_DEVICE, FLAGS | RecordFlag.BLOCKING  # loss.item()
+            rows["sig"][at + 3] = 0
         return rows
 
     def _batch(self, rank: int, rows: Any, signatures: list[pb.Signature]) -> None:
