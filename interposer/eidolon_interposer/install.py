@@ -7,6 +7,7 @@ read-only. The layout is the package's own, so that the launcher finds what lies
     lib, libN       the stand-ins of the NVIDIA libraries, for CUDA 13 and, where it was built, for CUDA N
     lib/plugins     torch plugins, one per torch version
     hook            the Python hook
+    path            goes in front of the workload's PATH: nvidia-smi
     probe.py        what the launcher asks an image's Python
     plugin.py, torch_plugin   for a torch that no plugin is there for: its sources, and what compiles them
 
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-_TREES = ("lib", "lib[0-9]*", "hook", "torch_plugin", "probe.py", "plugin.py", "bin")
+_TREES = ("lib", "lib[0-9]*", "hook", "torch_plugin", "probe.py", "plugin.py", "path", "bin")
 
 
 def parts(package: Path) -> Iterator[Path]:
@@ -44,7 +45,7 @@ def install(directory: Path, package: Path = _PACKAGE) -> int:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.partial")
         shutil.copyfile(package / part, partial)
-        partial.chmod(0o755 if part.parts[0] == "bin" else 0o644)
+        partial.chmod(0o755 if part.parts[0] in ("bin", "path") else 0o644)
         partial.replace(target)
         total += target.stat().st_size
     return total

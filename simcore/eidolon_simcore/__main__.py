@@ -1,7 +1,7 @@
 """``python -m eidolon_simcore --plan plan.json --listen HOST:PORT --out DIR``: serves one run, then exits.
 
-Prints ``listening HOST:PORT`` when ready, and ``http HOST:PORT`` before it where ``--http`` asks for that. With
-``--linger`` it stays, readable over HTTP, until SIGTERM. Exit code: 0 if the run succeeded, 1 if it failed, 2 if it
+Prints ``listening HOST:PORT`` when ready; before it ``http HOST:PORT`` and ``dcgm HOST:PORT`` where asked for.
+With ``--linger`` it stays, readable, until SIGTERM. Exit code: 0 if the run succeeded, 1 if it failed, 2 if it
 could not start.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import queue
 import signal
 import sys
@@ -18,6 +19,7 @@ from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
 
+from eidolon_simcore import dcgm, metrics
 from eidolon_simcore import plan as planning
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.http import Files, Handler, HttpServer, Request, Response, error_response, json_response
@@ -52,8 +54,15 @@ def routes(service: Service, out: Path) -> dict[str, Handler]:
         "/healthz": health,
         "/status": lambda _: json_response(service.status),
         "/summary": summary,
+        "/metrics": lambda _: Response(metrics.page(service.snapshot), content_type=metrics.CONTENT_TYPE),
         "/files/": Files(out),
     }
+
+
+def dcgm_routes(service: Service) -> dict[str, Handler]:
+    """What ``--dcgm`` serves; in a pod the servers are pods of the same namespace."""
+    namespace = os.environ.get("POD_NAMESPACE")
+    return {"/metrics": lambda _: Response(dcgm.page(service.snapshot, namespace), content_type=metrics.CONTENT_TYPE)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,7 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plan", type=Path, required=True, help="plan.json, whose section `core` is read")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
     parser.add_argument("--out", type=Path, required=True, help="where summary.json and progress.jsonl go")
-    parser.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /status, /summary and /files/ there")
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /status, /metrics, /summary and /files/")
+    parser.add_argument("--dcgm", metavar="HOST:PORT", help="serve /metrics as NVIDIA's dcgm-exporter would")
     parser.add_argument("--tls", type=Path, metavar="DIR", help="token, tls.crt and tls.key: agents must use TLS")
     parser.add_argument("--linger", action="store_true", help="after the end stay until SIGTERM")
     options = parser.parse_args(arguments)
@@ -77,6 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
         http = HttpServer(routes(service, options.out))
         if options.http:
             print(f"http {http.listen(options.http)}", flush=True)
+        exporter = HttpServer(dcgm_routes(service))
+        if options.dcgm:
+            print(f"dcgm {exporter.listen(options.dcgm)}", flush=True)
         address = service.listen(options.listen)
     except (planning.PlanError, OSError, ValueError) as error:
         print(f"eidolon: {error}", file=sys.stderr)
@@ -94,6 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.linger:
         asked_to_end.get()
     http.close()
+    exporter.close()
     return 0 if simulation.state == "Succeeded" else 1
 
 

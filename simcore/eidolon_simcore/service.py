@@ -8,7 +8,8 @@ its way back a fraction of a millisecond after it came.
 With TLS (:class:`Security`) the agents pin the core's self-signed certificate. In both cases a hello must bring the
 run's token.
 
-Readers on other threads (HTTP) get :attr:`Service.status`, an immutable snapshot that the simulation thread replaces.
+Readers on other threads (HTTP) get :attr:`Service.status` and :attr:`Service.snapshot`, immutable, which the simulation
+thread replaces.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ import grpc
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.simulation import CLOCKS_EVERY_S, RejectedError, Simulation
+from eidolon_simcore.snapshot import Snapshot
 from eidolon_simcore.status import Cause, status
 
 MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; a larger one fails the run
 GRPC_MESSAGE_BYTES = 16 << 20  #: what gRPC itself refuses, before it is in memory
 HELLO_LIMIT_S = 10.0  #: for the first message of a stream
 ROUND = 1_000  #: messages of one round at most, so that answers do not wait for a flood
-SNAPSHOT_EVERY_S = 0.2  #: how often readers get a new snapshot, beside one at each final step
+SNAPSHOT_EVERY_S = 0.2  #: how often readers get something new; a new status at each final step, too
 STALE_S = 30.0  #: a simulation thread that did not tick for so long is not healthy
 
 
@@ -86,9 +88,10 @@ class Service(pb_grpc.SimulationServicer):
     def __init__(self, simulation: Simulation, security: Security | None = None) -> None:
         self._simulation = simulation
         self._security = security
-        self._ticked_at = self._shown_at = time.monotonic()
+        self._ticked_at = self._shown_at = self._snapshot_at = time.monotonic()
         self._shown_steps = 0
         self.status: Mapping[str, Any] = status(simulation)  #: replaced, never changed: any thread may read it
+        self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: the same
         self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | _Opened | None]] = queue.SimpleQueue()
         self._streams: set[_Stream] = set()  # that said hello
         self._silent: set[_Stream] = set()  # that did not yet
@@ -187,6 +190,9 @@ class Service(pb_grpc.SimulationServicer):
         return time.monotonic() - self._ticked_at < STALE_S
 
     def _show(self, now: float) -> None:
+        if now - self._snapshot_at >= SNAPSHOT_EVERY_S:
+            self._snapshot_at = now
+            self.snapshot = self._simulation.snapshot(time.monotonic())
         steps = len(self._simulation.steps)
         if now - self._shown_at >= SNAPSHOT_EVERY_S or steps != self._shown_steps:
             self._shown_at, self._shown_steps = now, steps

@@ -57,7 +57,7 @@ _GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN
 _AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
 _HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
 _K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
-_K_KERNEL = int(Kind.KERNEL)
+_K_MARK = int(Kind.MARK)
 _K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
 
 
@@ -129,6 +129,7 @@ class Session:
         self._source = np.zeros(CALL_IDS, np.uint8)
         self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
         self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
+        self._moves = np.zeros(CALL_IDS, bool)  # signatures in it
         self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
@@ -175,11 +176,12 @@ class Session:
             moved = _columns(per_byte(signature))
             if any(moved):
                 self._moved[number] = np.array(moved)
+                self._moves[number] = True
         self._label[number] = self._world.labels.number(f"{signature.kind} {signature.name}")
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_known"):
+        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known"):
             old = getattr(self, name)
             new = np.zeros((size, *old.shape[1:]), old.dtype)
             new[: len(old)] = old
@@ -261,6 +263,8 @@ class Session:
             by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)
+            if not (kinds == _K_MARK).any():  # else _note divides it
+                self._count_work(signature, records["value"][work])
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -337,7 +341,7 @@ class Session:
                     out["op"][i] = Op.MARK
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
-                    self._count_work(records[worked:i])
+                    self._count_between(records[worked:i])
                     worked = i
                     self._world.sinks.mark(self.rank, seq, Work(*self._working.tolist()))
                     self._working[:] = 0
@@ -354,19 +358,22 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
-        self._count_work(records[worked:])
+        if (kinds == _K_MARK).any():
+            self._count_between(records[worked:])
         return made
 
-    def _count_work(self, records: NDArray[Any]) -> None:
-        """Adds what the records do to the work since the last mark."""
+    def _count_between(self, records: NDArray[Any]) -> None:
         works = records[WORKS[records["kind"]]]
-        if not len(works):
+        self._count_work(works["sig"], works["value"])
+
+    def _count_work(self, signatures: NDArray[Any], values: NDArray[Any]) -> None:
+        """Adds operations with these signatures, and bytes where they name them, to the work since the last mark."""
+        if not self._world.sinks:
             return
-        self._working += self._work[works["sig"]].sum(axis=0)
-        for record in works[works["kind"] != _K_KERNEL]:
-            moved = self._moved.get(int(record["sig"]))
-            if moved is not None:
-                self._working += moved * float(record["value"])
+        self._working += self._work[signatures].sum(axis=0)
+        if self._moved:
+            for i in np.flatnonzero(self._moves[signatures]).tolist():
+                self._working += self._moved[int(signatures[i])] * float(values[i])
 
     def _site(self, signature: Signature) -> str:
         operator = self._signatures.get(signature.get("op"))

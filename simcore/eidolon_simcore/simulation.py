@@ -67,7 +67,12 @@ class Server:
 
 
 class Simulation:
-    """See the module's docstring. ``now`` arguments are seconds of a monotonic clock."""
+    """See the module's docstring. ``now`` arguments are seconds of a monotonic clock.
+
+    Args:
+        sinks: makers of further consumers of what is final (:mod:`.sinks`).
+        account: False: where the time goes is not accounted for (to measure what that costs).
+    """
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Simulation:
         version: str,
         now: float,
         sinks: Sequence[Callable[[Labels, Network], Sink]] = (),
+        account: bool = True,
     ) -> None:
         self.plan = plan
         self._engine = engine
@@ -88,7 +94,8 @@ class Simulation:
         self._memory, self._steps, self._tally, self._labels = MemoryView(), Steps(), Tally(), Labels()
         network = self._network = Network(engine, plan.gpu, plan.network)
         self.accounts = Accounts(self._labels.names, self._labels.number("idle"), network)
-        self._sinks = Sinks((self.accounts, *(make(self._labels, network) for make in sinks)))
+        made = [make(self._labels, network) for make in sinks]
+        self._sinks = Sinks((self.accounts, *made) if account else made)
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         costs = CostModel(plan.gpu)

@@ -166,3 +166,18 @@ def test_a_plan_that_cannot_run_is_one_clear_line(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_metrics_and_the_dcgm_page_are_served_from_the_beginning(tmp_path: Path) -> None:
+    core = Process(tmp_path, "--http", "127.0.0.1:0", "--dcgm", "127.0.0.1:0")
+    try:
+        http, dcgm = core.said("http"), core.said("dcgm")
+        core.said("listening")
+        with urllib.request.urlopen(f"http://{http}/metrics", timeout=20) as answer:
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert 'eidolon_run_state{run="t",state="Waiting"} 1.0' in answer.read().decode()
+        page = read(dcgm, "/metrics").decode()
+        assert 'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-' in page
+        assert 'hostname="t-server-0"' in page
+    finally:
+        core.close()

@@ -1,10 +1,11 @@
 // launch --dir DIR [--wait SECONDS [--resolve NAME]...] [--scratch DIR] [--lib DIR] [--hook DIR]
 //        [--ranks N [--first-rank K]] [--grace SECONDS] -- COMMAND...
 //
-// Runs COMMAND with Eidolon injected: our libraries and the Python hook are put in front of what LD_PRELOAD,
-// LD_LIBRARY_PATH and PYTHONPATH already hold, and EIDOLON_DIR names the directory shared with the agent. The command
-// itself and everything it starts are otherwise untouched. Which libraries depends on the image (image.c), unless --lib
-// names them. Beside this program's directory lie lib/ (CUDA 13), libN/ (CUDA N), hook/ and probe.py.
+// Runs COMMAND with Eidolon injected: our libraries, the Python hook and programs are put in front of what LD_PRELOAD,
+// LD_LIBRARY_PATH, PYTHONPATH and PATH already hold, and EIDOLON_DIR names the directory shared with the agent. The
+// command itself and everything it starts are otherwise untouched. Which libraries depends on the image (image.c),
+// unless --lib names them. Beside this program's directory lie lib/ (CUDA 13), libN/ (CUDA N), hook/, path/ and
+// probe.py.
 //
 // In a pod this is the container's first process, so it does what an init does: it forwards signals, reaps orphans and
 // ends with the command's exit code (128 + signal if it was killed). What the command leaves running ends with it, as
@@ -135,7 +136,7 @@ static void prepend(const char *variable, const char *value) {
   free(joined);
 }
 
-static void inject(const char *lib, const char *hook) {
+static void inject(const char *root, const char *lib, const char *hook) {
   char core[PATH_MAX + 32];
   snprintf(core, sizeof core, "%s/libeidolon.so", lib);
   if (access(core, R_OK) != 0)
@@ -145,6 +146,10 @@ static void inject(const char *lib, const char *hook) {
   prepend("LD_PRELOAD", core);
   prepend("LD_LIBRARY_PATH", lib);
   prepend("PYTHONPATH", hook);
+  char programs[PATH_MAX + 8]; // nvidia-smi
+  snprintf(programs, sizeof programs, "%s/path", root);
+  if (access(programs, X_OK) == 0 && getenv("PATH")) // without PATH the C library's default holds: leave it
+    prepend("PATH", programs);
   if (setenv("EIDOLON_DIR", shared_dir, 1) != 0)
     fail(kCannotStart, "out of memory");
 }
@@ -424,7 +429,7 @@ int main(int argc, char **argv) {
     settle(scratch);
   if (wait)
     wait_at_gate(wait, o.names, o.name_count, &signals);
-  inject(lib, hook);
+  inject(root, lib, hook);
 
   static pid_t children[kMaxRanks];
   int count = ranks ? ranks : 1;
