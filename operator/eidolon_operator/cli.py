@@ -1,4 +1,4 @@
-"""The command line: ``eidolon run``, ``eidolon validate``, ``eidolon gpus``.
+"""The command line: ``eidolon run``, ``eidolon validate``, ``eidolon gpus``; see :mod:`.reporting` for the other verbs.
 
 ``eidolon run`` takes the YAML of a ``SimulatedCluster``, or options and a command after ``--``. Options make the same
 object that a file would hold (and override fields of a file), so there is one set of rules and one set of messages.
@@ -18,6 +18,7 @@ from typing import Any, Final
 from eidolon_operator import plan as planning
 from eidolon_operator import report
 from eidolon_operator import spec as specs
+from eidolon_operator.reporting import commands
 from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(options, command)
             case "validate":
                 return _validate(options.file)
+            case "report" | "compare":
+                return commands.run(options)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -96,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     validate = verbs.add_parser("validate", help="check the YAML of a SimulatedCluster", allow_abbrev=False)
     validate.add_argument("file", type=Path, metavar="FILE")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
+    commands.add_verbs(verbs)
     return parser
 
 
