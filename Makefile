@@ -34,7 +34,7 @@ setup: $(VENV)/.eidolon.stamp
 
 $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "make: a C++20 compiler is needed (Debian: apt-get install g++)"; exit 1; }
-	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra torch --extra dev
+	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
 	@touch $@
 
 $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
