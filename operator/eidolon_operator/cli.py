@@ -18,7 +18,7 @@ from typing import Any, Final
 from eidolon_operator import plan as planning
 from eidolon_operator import report
 from eidolon_operator import spec as specs
-from eidolon_operator.reporting import commands
+from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _validate(options.file)
             case "report" | "compare":
                 return commands.run(options)
+            case "trace":
+                return tracing.run(options)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -91,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--strict", dest="cost.strict", action="store_true", default=None, help="fail where a warning would do"
     )
+    run.add_argument(
+        "--record",
+        dest="recording.enabled",
+        action="store_true",
+        default=None,
+        help="keep the timeline of the run, for `eidolon trace`",
+    )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
     run.add_argument(
         "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
@@ -100,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument("file", type=Path, metavar="FILE")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
     commands.add_verbs(verbs)
+    tracing.add_verb(verbs)
     return parser
 
 
@@ -107,8 +117,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     from eidolon_operator import local  # starts no process, but imports much
 
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
-    if options.__dict__["cost.strict"]:
-        given["cost.strict"] = True
+    given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}
     if (options.file is None) == (not command):
         _complain("run: needs either the FILE of a SimulatedCluster or a command after --")
         return EXIT_USAGE

@@ -17,6 +17,7 @@ from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.report import Report
 from eidolon_simcore.service import Service
 from eidolon_simcore.simulation import Simulation
+from eidolon_simcore.timeline.recorder import recorders
 
 
 def _version() -> str:
@@ -36,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         plan = planning.read(options.plan)
         # The first rank that joins says how many there are, so none needs to be expected before.
         engine = NativeEngine(optimistic=plan.time_sync == "optimistic")
-        simulation = Simulation(plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic())
+        sinks = recorders(plan, options.out, engine)
+        simulation = Simulation(
+            plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic(), sinks=sinks
+        )
         service = Service(simulation)
         address = service.listen(options.listen)
     except (planning.PlanError, OSError) as error:
