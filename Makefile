@@ -23,7 +23,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format generate sanitize native-cuda12 clean
+.PHONY: e2e-observe help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format generate sanitize native-cuda12 clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate sanitize native-cuda12 clean'
@@ -95,6 +95,10 @@ test-python: setup
 
 e2e: setup
 	$(BIN)/python -m pytest e2e/local -m "not slow" $(ARGS)
+
+# Needs Debian's package `prometheus`: a real server scrapes real runs.
+e2e-observe: setup
+	$(BIN)/python -m pytest e2e/observe $(ARGS)
 
 e2e-full: setup
 	$(BIN)/python -m pytest e2e/local $(ARGS)

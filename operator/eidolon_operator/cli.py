@@ -101,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         help="keep the timeline of the run, for `eidolon trace`",
     )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
+    run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
+    run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
     run.add_argument(
         "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
     )
@@ -140,7 +142,8 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
     out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        outcome = local.run(spec, plan, out=out, null_core=options.null_core)
+        endpoints = local.Endpoints(options.metrics, options.dcgm)
+        outcome = local.run(spec, plan, out=out, null_core=options.null_core, endpoints=endpoints)
     except local.RunError as error:
         _complain(str(error))
         return error.exit_code

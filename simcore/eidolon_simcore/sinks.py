@@ -71,6 +71,10 @@ class Sinks:
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self._sinks = tuple(sinks)
 
+    def __bool__(self) -> bool:
+        """Somebody listens."""
+        return bool(self._sinks)
+
     def lane(self, rank: int, lane: int, server: int, device: int) -> None:
         for sink in self._sinks:
             sink.lane(rank, lane, server, device)

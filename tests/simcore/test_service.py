@@ -1,28 +1,31 @@
-"""The service over real gRPC, played by agents; and the process as the launcher starts it."""
+"""The service over real gRPC, played by agents."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import queue
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from fakes import AUTOGRAD, BLOCKING, CORE, FOREGROUND, FakeAgent, FakeRank, plan
+from fakes import AUTOGRAD, BLOCKING, FOREGROUND, FakeAgent, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
+from eidolon_simcore import service
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
 from eidolon_simcore.service import Service
+from eidolon_simcore.session import MAX_SIGNATURES
 from eidolon_simcore.simulation import Simulation
+from eidolon_simcore.status import Cause
 
 
 class Core:
@@ -159,7 +162,8 @@ def test_a_blocking_request_is_answered_within_milliseconds(core: Core) -> None:
         agent.flush(rank)
         agent.reply(1, seq)
         took.append(time.perf_counter() - begin)
-    assert sorted(took)[100] < 0.005  # generous: the bench prints the real figure
+    # Of the fastest tenth, so that a busy machine does not matter: it is about not waiting for the next tick.
+    assert sorted(took)[20] < 0.005
     assert agent.reply(1, seq).clock_ns == 200 * 1_000
 
 
@@ -226,17 +230,144 @@ def test_a_broken_batch_ends_the_run_with_a_clear_status(core: Core, damage: Any
     assert words in core.simulation.reason
 
 
-def test_a_message_over_the_limit_is_refused(core: Core) -> None:
-    agent = core.agent()
+def too_large(agent: FakeAgent) -> None:
     agent.send(batch=pb.EventBatch(session=1, records=bytes(5 << 20)))
-    assert agent.status()[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_anything_before_hello_is_refused(core: Core) -> None:
-    agent = core.agent(protocol=1)
+def too_many_signatures(agent: FakeAgent) -> None:
+    agent.join(1, 0, 1)
+    for begin in range(1_024, 1_024 + MAX_SIGNATURES + 1, 20_000):
+        numbers = range(begin, min(begin + 20_000, 1_024 + MAX_SIGNATURES + 1))
+        signatures = [pb.Signature(id=number, kind="op", name="f") for number in numbers]
+        agent.send(batch=pb.EventBatch(session=1, signatures=signatures))
+
+
+@pytest.mark.parametrize(
+    ("send", "words"),
+    [
+        (too_large, r"a message of 52428\d\d bytes \(limit 4194304\)"),
+        (too_many_signatures, "more than 100000 signatures of one rank"),
+        (lambda agent: agent.send(hello=pb.Hello(protocol=1)), "unexpected message hello"),
+        (lambda agent: agent.send(left=pb.RankLeft(session=7)), "session 7 has not joined"),
+    ],
+)
+def test_what_is_beyond_a_limit_fails_the_run_and_says_why(
+    core: Core, send: Callable[[FakeAgent], None], words: str
+) -> None:
+    agent = core.agent()
     agent.wait(lambda messages: messages)
-    agent.send(hello=pb.Hello(protocol=1))
-    assert agent.status()[0] == grpc.StatusCode.INVALID_ARGUMENT
+    send(agent)
+    code, text = agent.status()
+    assert (code, re.search(words, text) is not None) == (grpc.StatusCode.INVALID_ARGUMENT, True), text
+    assert core.simulation.cause == Cause.INGEST_REJECTED
+    assert re.search(words, core.simulation.reason)
+
+
+def test_a_stream_that_says_nothing_is_ended_and_nobody_minds(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "HELLO_LIMIT_S", 0.2)
+    channel = grpc.insecure_channel(core.address)
+    call = pb_grpc.SimulationStub(channel).Connect(iter(queue.SimpleQueue[Any]().get, None))
+    with pytest.raises(grpc.RpcError):
+        next(call)
+    assert (call.code(), call.details()) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no hello within 0.2 s")
+    channel.close()
+    agent = core.agent()
+    agent.wait(lambda messages: messages)
+    time.sleep(0.4)
+    assert core.simulation.state is None
+    assert not agent.over, "one that said hello may be silent for long"
+
+
+# ---- nothing is lost -------------------------------------------------------------------------------------------------
+
+
+def test_workloads_may_start_once_all_servers_are_there(tmp_path: Path) -> None:
+    core = Core(tmp_path, servers=2)
+    first = core.agent(0)
+    first.wait(lambda messages: messages)
+    assert not list(first.messages("go"))
+    second = core.agent(1)
+    for agent in (first, second):
+        agent.wait(lambda _, agent=agent: list(agent.messages("go")))
+    first.close()
+    again = reconnect(core, 0)
+    again.wait(lambda _: list(again.messages("go")))
+    core.close()
+
+
+def reconnect(core: Core, server: int = 0) -> FakeAgent:
+    """The next agent of a server: refused as long as the core has not noticed the end of the one before."""
+    deadline = time.monotonic() + 20
+    while True:
+        agent = core.agent(server)
+        agent.wait(lambda messages, agent=agent: messages or agent.over)
+        if not agent.over or time.monotonic() > deadline:
+            return agent
+
+
+def test_what_was_taken_is_acknowledged_by_the_number_of_messages(core: Core) -> None:
+    agent = core.agent()
+    agent.join(1, 0, 1)
+    rank = FakeRank(1)
+    for _ in range(3):
+        rank.write(Kind.HOST)
+        agent.flush(rank)
+
+    def taken(messages: list[pb.CoreMessage]) -> int:
+        return max((m.taken.messages[0] for m in messages if m.HasField("taken")), default=0)
+
+    agent.wait(lambda messages: taken(messages) == 3)
+    agent.send(left=pb.RankLeft(session=1, orderly=True, records=3))
+    agent.wait(lambda messages: taken(messages) == 4)
+    agent.close()
+    again = reconnect(core)
+    again.join(1, 0, 1)
+    again.send(left=pb.RankLeft(session=1, orderly=True, records=3))
+    again.wait(lambda messages: taken(messages) == 1)  # counted anew on each stream
+
+
+def test_payloads_that_did_not_arrive_are_sent_again_and_not_those_that_did(core: Core) -> None:
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    for position in range(2):
+        for rank in ranks:
+            rank.collective("all_reduce", 7, position, 1, payload=np.float32(position + 1).tobytes())
+    syncs = [rank.sync() for rank in ranks]
+    agent.flush(*ranks)
+    for rank, sync in zip(ranks, syncs, strict=True):
+        agent.reply(rank.session, sync)
+    sent = [(p.session, p.number) for p in agent.messages("payload")]
+    assert sorted(sent) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    agent.close()
+    again = reconnect(core)
+    for i, rank in enumerate(ranks):
+        again.send(joined=pb.RankJoined(session=rank.session, rank=i, local_rank=i, world=2, delivered=1 - i))
+    for rank, sync in zip(ranks, syncs, strict=True):
+        again.reply(rank.session, sync)
+    assert [(p.session, p.number) for p in again.messages("payload")] == [(1, 2), (2, 1), (2, 2)]
+    order = [m.WhichOneof("message") for m in again.received if m.WhichOneof("message") in ("payload", "replies")]
+    assert order.index("payload") < order.index("replies"), "an answer never overtakes what it depends on"
+
+
+def test_records_that_went_with_their_agent_fail_the_run(core: Core) -> None:
+    agent = core.agent()
+    agent.join(1, 0, 1)
+    rank = FakeRank(1)
+    rank.write(Kind.HOST)
+    rank.batch()  # lost
+    rank.write(Kind.HOST)
+    agent.flush(rank)
+    assert "record 1 follows record -1" in agent.status()[1]
+    assert core.simulation.cause == Cause.AGENT_LOST
+
+
+def test_a_server_that_is_taken_down_is_lost_whatever_its_exit_code(core: Core) -> None:
+    agent = core.agent()
+    agent.send(goodbye=pb.Goodbye(exit_code=0, reason="interrupted by SIGTERM: completed", interrupted=True))
+    summary = core.summary()
+    assert (summary["state"], summary["cause"]) == ("Failed", "ServerLost")
+    assert summary["reason"] == "server 0 was taken down: interrupted by SIGTERM: completed"
 
 
 def test_mismatched_collectives_end_the_run_and_name_both(core: Core) -> None:
@@ -317,6 +448,7 @@ def test_a_rank_that_left_is_not_waited_for_in_vain(tmp_path: Path) -> None:
     agent.flush(*ranks)
     agent.send(left=pb.RankLeft(session=2, orderly=False, records=ranks[1].seq))
     assert "for rank 1 (rank 1 has left)" in agent.stopped().reason
+    assert core.simulation.cause == Cause.DEADLOCK
     core.close()
 
 
@@ -324,11 +456,13 @@ def test_startup_timeouts_name_who_is_missing(tmp_path: Path) -> None:
     core = Core(tmp_path / "a", servers=3, startup_timeout_s=0.3)
     agent = core.agent(1)
     assert agent.stopped().reason == "server 0, 2 did not connect within 0.3 s"
+    assert core.simulation.cause == Cause.SERVERS_NOT_READY
     core.close()
     core = Core(tmp_path / "b", ranks_per_server=4, startup_timeout_s=0.3)
     agent = core.agent()
     agent.join(1, 2, 4)
     assert agent.stopped().reason == "rank 0, 1, 3 of 4 did not start within 0.3 s of the first"
+    assert core.simulation.cause == Cause.RANK_MISSING
     core.close()
 
 
@@ -338,6 +472,7 @@ def test_a_lost_agent_ends_the_run(tmp_path: Path) -> None:
     lost.wait(lambda messages: messages)
     lost.close()
     assert other.stopped().reason == "server 0: its agent went away without saying goodbye"
+    assert core.simulation.cause == Cause.AGENT_LOST
     core.close()
 
 
@@ -346,6 +481,7 @@ def test_a_failed_workload_is_told_with_its_exit_code(core: Core) -> None:
     agent.goodbye(3, "signal 9")
     summary = core.summary()
     assert (summary["state"], summary["reason"]) == ("Failed", "server 0: exit code 3: signal 9")
+    assert summary["cause"] == "WorkloadFailed"
 
 
 def test_the_run_stops_after_the_steps_asked_for(tmp_path: Path) -> None:
@@ -388,37 +524,60 @@ def test_out_of_memory_is_reported_with_its_step(core: Core) -> None:
     ]
 
 
-def test_the_process_as_the_launcher_starts_it(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps({"name": "t", "core": CORE}))
-    command = [sys.executable, "-m", "eidolon_simcore", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        word, address = process.stdout.readline().split()
-        assert word == "listening"
-        agent = FakeAgent(address)
-        agent.wait(lambda messages: messages)
-        agent.goodbye()
-        assert process.wait(20) == 0
-        agent.close()
-    assert json.loads((tmp_path / "summary.json").read_text())["state"] == "Succeeded"
+def status(core: Core, found: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
+    """The first snapshot for readers that fits."""
+    deadline = time.monotonic() + 20
+    while not found(now := core.service.status):
+        assert time.monotonic() < deadline, now
+        time.sleep(0.02)
+    return now
 
 
-@pytest.mark.parametrize(
-    ("core", "words"),
-    [
-        ({**CORE, "gpu": "h900"}, "core.gpu: unknown GPU 'h900': h100-sxm"),
-        ({**CORE, "time_sync": "both"}, "core.time_sync: 'both': conservative, optimistic are allowed"),
-        ({**CORE, "servers": 0}, "core.servers: 0 is not positive"),
-    ],
-)
-def test_a_plan_that_cannot_run_is_one_clear_line(
-    tmp_path: Path, core: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+def test_the_status_from_waiting_to_the_end(tmp_path: Path) -> None:
+    core = Core(tmp_path, servers=2, ranks_per_server=1)
+    assert core.service.healthy()
+    begin = core.service.status
+    assert (begin["state"], begin["reason"], begin["step"], begin["attempt"]) == ("Waiting", "", None, 1)
+    assert begin["servers"] == {"expected": 2, "said_hello": [], "missing": [0, 1], "ended": {}}
+    first, second = core.agent(0), core.agent(1)
+    first.join(1, 0, 2)
+    second.join(1, 1, 2)
+    ranks = [FakeRank(1), FakeRank(1)]
+    for rank, agent in zip(ranks, (first, second), strict=True):
+        rank.write(Kind.MEMORY, value=3 << 30)
+        for _ in range(2):
+            rank.kernel(flags=FOREGROUND | AUTOGRAD)
+            rank.mark()
+        rank.kernel(flags=FOREGROUND | AUTOGRAD)
+        agent.flush(rank)
+    now = status(core, lambda s: s["steps_final"] == 2)
+    assert (now["state"], now["servers"]["missing"]) == ("Running", [])
+    assert now["ranks"] == {"expected": 2, "joined": 2, "left": 0}
+    assert now["step"] is not None
+    assert now["step"]["index"] == 2
+    assert now["step"]["tokens_per_s"] == pytest.approx(1e12 / now["step"]["time_ns"])
+    assert (now["peak_bytes"], now["oom"], now["cost_share"]) == (3 << 30, 0, {"roofline": 1.0})
+    first.goodbye()
+    assert status(core, lambda s: s["servers"]["ended"])["servers"]["ended"] == {"0": 0}
+    second.goodbye()
+    core.summary()
+    assert (core.service.status["state"], core.service.status["reason"]) == ("Succeeded", "WorkloadsEnded")
+    assert core.service.healthy(), "a run that has ended has nothing left to do"
+    core.close()
+
+
+def test_a_bug_of_the_core_ends_the_run_in_a_stated_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from eidolon_simcore.__main__ import main
+    core = Core(tmp_path)
+    agent = core.agent()
+    agent.wait(lambda messages: messages)
 
-    (tmp_path / "plan.json").write_text(json.dumps({"core": core}))
-    assert main(["--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    def bug(*_: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(core.simulation, "tick", bug)
+    assert "internal error: KeyError: 'bug'" in agent.stopped().reason
+    assert core.summary()["cause"] == "InternalError"
+    assert "Traceback" in capfd.readouterr().err
+    core.close()
