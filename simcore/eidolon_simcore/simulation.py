@@ -503,7 +503,7 @@ class Simulation:
             out_of_memory=refused,
             source_ns=self.source_ns(),
             unmodelled=unmodelled,
-            unknown_reads={site: (count, size) for site, (count, size) in self._tally.reads.items()},
+            unknown_reads=self._tally.reads.by_site(),
             waits=self._host_waits(),
             engine=self._engine.counters(),
             horizon_ns=self._engine.horizon(),
@@ -565,6 +565,9 @@ class Simulation:
                 self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, text
             elif not self.reason:
                 self.reason = text
+        unstated = self._tally.reads.unstated()
+        if unstated and self.plan.strict and self.state in (None, "Succeeded"):
+            self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, unstated
         if self.state is None:
             self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
         clocks = [self._engine.clock(rank) for rank in self._sessions]
