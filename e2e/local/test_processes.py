@@ -77,6 +77,7 @@ class Pod:
         self.command = list(spec.workload.command)
         (root / "plan.json").write_text(json.dumps(plan))
         self.tls = certificate(root / "tls")
+        self._started: list[subprocess.Popen[str]] = []
         self.core = self._start("eidolon_simcore", "--out", str(self.out))
         self.address = self._line(self.core).split()[1]
         self.agent = self.start_agent()
@@ -85,9 +86,10 @@ class Pod:
         command = [sys.executable, "-m", module, "--plan", str(self.root / "plan.json"), "--tls", str(self.tls)]
         log = (self.root / f"{module}.log").open("a")
         with log:
-            return subprocess.Popen(
-                [*command, *options], env=environment(), stdout=subprocess.PIPE, stderr=log, text=True
-            )
+            line = [*command, *options]
+            process = subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=log, text=True)
+        self._started.append(process)
+        return process
 
     @staticmethod
     def _line(process: subprocess.Popen[str]) -> str:
@@ -103,7 +105,9 @@ class Pod:
     def start_workload(self) -> None:
         options = ["--wait", "60", "--resolve", "localhost", "--scratch", str(self.root)]
         command = [str(LAUNCH), "--dir", str(self.directory), *options, "--", *self.command]
-        self.workload = subprocess.Popen(command, env={**environment(), "EIDOLON_PLUGIN_BUILD": "1"})
+        self.workload: subprocess.Popen[Any] = subprocess.Popen(
+            command, env={**environment(), "EIDOLON_PLUGIN_BUILD": "1"}
+        )
 
     def steps(self) -> int:
         with contextlib.suppress(FileNotFoundError):
@@ -122,15 +126,15 @@ class Pod:
         return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.root.glob("*.log"))
 
     def close(self) -> None:
-        for process in (getattr(self, "workload", None), self.agent, self.core):
-            if process is not None and process.poll() is None:
+        for process in (self.workload, *self._started):
+            if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGCONT)
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(15)
                 process.kill()
-            if process is not None and process.stdout is not None:
+            if process.stdout is not None:
                 process.stdout.close()
 
 

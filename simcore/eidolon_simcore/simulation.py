@@ -38,7 +38,8 @@ from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
-DRAIN_S = 10.0  #: how long servers may take to say goodbye once the run is over
+DRAIN_S = 30.0  #: how long servers may take to say goodbye once the run is over
+STOP_OTHERS_S = 5.0  #: how long the others may go on by themselves once a workload has failed: they may say more
 MAX_SESSIONS = 4_096  #: of one server
 
 Send = Callable[[pb.CoreMessage], None]
@@ -111,7 +112,7 @@ class Simulation:
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._clocks_at = now
-        self._finished = False
+        self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
         self.cause: Cause | str = ""  # why it ended, in a word ...
         self.reason = ""  # ... and in a line
@@ -355,6 +356,8 @@ class Simulation:
         if now - self._clocks_at >= CLOCKS_EVERY_S:
             self._clocks_at = now
             self._publish()
+        if self._over_at is not None and not self._stopped and now - self._over_at > STOP_OTHERS_S:
+            self._stop_all()
         if self.state is None:
             self._check_startup(now)
             self._check_streams(now)
@@ -475,6 +478,10 @@ class Simulation:
         left = sum(session.left for session in self._sessions.values())
         return {"expected": self._expected_world, "joined": len(self._sessions), "left": left}
 
+    def notes(self) -> list[str]:
+        """What a shim said about its own environment, such as a torch that there is no plugin for."""
+        return sorted({name for _, name in self._tally.unmodelled if name.startswith("torch:")})
+
     def peak_bytes(self) -> int:
         """The largest peak of any device."""
         return self._memory.highest()
@@ -535,8 +542,12 @@ class Simulation:
         self.state, self.cause, self.reason, self._over_at = state, cause, reason, now
         self._send_replies()
         if stop:
-            for server in self._servers.values():
-                self._stop(server)
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopped = True
+        for server in self._servers.values():
+            self._stop(server)
 
     def _stop(self, server: Server) -> None:
         if server.send is not None:
@@ -568,9 +579,9 @@ class Simulation:
         unstated = self._tally.reads.unstated()
         if unstated and self.plan.strict and self.state in (None, "Succeeded"):
             self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, unstated
+        clocks = [self._engine.clock(rank) for rank in self._sessions]
         if self.state is None:
             self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
-        clocks = [self._engine.clock(rank) for rank in self._sessions]
         end: dict[str, Any] = {
             "state": self.state,
             "cause": self.cause,

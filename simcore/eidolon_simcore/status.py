@@ -37,7 +37,7 @@ def status(simulation: Simulation) -> dict[str, Any]:
     """The run's state as JSON-ready values.
 
     ``state`` is ``Waiting`` until every server has said hello, then ``Running``, at the end ``Succeeded`` or ``Failed``
-    with ``reason``, a :class:`Cause`, and ``message``, one line.
+    with ``reason``, a :class:`Cause`, and ``message``, one line. ``notes`` are lines about what makes it less exact.
     """
     servers, plan = simulation.servers, simulation.plan
     hello = [s.index for s in servers if s.said_hello]
@@ -62,6 +62,7 @@ def status(simulation: Simulation) -> dict[str, Any]:
         "cost_share": shares(simulation.source_ns()),
         "virtual_ns": simulation.virtual_ns,
         "oom": simulation.oom_count,
+        "notes": simulation.notes(),
     }
 
 
