@@ -1,4 +1,4 @@
-"""The command line: ``eidolon run``, ``eidolon validate``, ``eidolon gpus``, ``eidolon fetch``.
+"""The command line: ``eidolon run``, ``validate``, ``gpus``, ``fetch``; see :mod:`.commands` and :mod:`.tracing` for the other verbs.
 
 ``eidolon run`` takes the YAML of a ``SimulatedCluster``, or options and a command after ``--``. Options make the same
 object that a file would hold (and override fields of a file), so there is one set of rules and one set of messages.
@@ -18,6 +18,7 @@ from typing import Any, Final
 from eidolon_operator import plan as planning
 from eidolon_operator import report
 from eidolon_operator import spec as specs
+from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
@@ -60,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _validate(options.file, cluster=not options.local)
             case "fetch":
                 return _fetch(options)
+            case "report" | "compare":
+                return commands.run(options)
+            case "trace":
+                return tracing.run(options)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -89,6 +94,13 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(option, dest=field, type=kind, metavar=kind.__name__.upper()[:5], help=text)
     run.add_argument(
         "--strict", dest="cost.strict", action="store_true", default=None, help="fail where a warning would do"
+    )
+    run.add_argument(
+        "--record",
+        dest="recording.enabled",
+        action="store_true",
+        default=None,
+        help="keep the timeline of the run, for `eidolon trace`",
     )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
     run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
@@ -123,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument(
         "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="limit of each wait for the cluster (30)"
     )
+    commands.add_verbs(verbs)
+    tracing.add_verb(verbs)
     return parser
 
 
@@ -130,8 +144,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     from eidolon_operator import local  # starts no process, but imports much
 
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
-    if options.__dict__["cost.strict"]:
-        given["cost.strict"] = True
+    given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}
     if (options.file is None) == (not command):
         _complain("run: needs either the FILE of a SimulatedCluster or a command after --")
         return EXIT_USAGE

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eidolon_interposer.serverdir import write_server_conf
-from eidolon_operator import diagnosis, processes, report
+from eidolon_operator import diagnosis, live, processes
 from eidolon_operator.console import Console
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
@@ -186,7 +186,7 @@ class _LocalRun:
             return self._outcome(1)
         finally:
             progress.cancel()
-            self._console.status("")
+            self._console.status(())
             await asyncio.to_thread(processes.kill_descendants, grace_s=0.5)
             for process in self._started:
                 await process.wait()
@@ -373,10 +373,21 @@ class _LocalRun:
     # -- progress ------------------------------------------------------------------------------------------------
 
     async def _show_progress(self) -> None:
-        if not self._console.terminal:
-            return
-        async for step in _tail(self._out / "progress.jsonl"):
-            self._console.status(report.progress_line(step, self._spec.steps))
+        """Steps as they become final: a view that is kept current on a terminal, lines of a log elsewhere."""
+        clock = asyncio.get_running_loop().time
+        spec, log = self._spec, live.PlainLog(self._spec.steps)
+        title = (
+            f"{spec.name} on {spec.servers} server{'s' if spec.servers > 1 else ''} x {spec.gpus_per_server} {spec.gpu}"
+        )
+        capacity = self._plan.document["core"]["gpu_memory_bytes"]
+        view = live.LiveView(title, spec.steps, capacity, clock())
+        async for steps in _tail(self._out / "progress.jsonl"):
+            for step in steps:
+                view.step(step, clock())
+                if not self._console.terminal and (line := log.step(step, clock())) is not None:
+                    self._console.say(line)
+            if self._console.terminal:
+                self._console.status(view.lines(clock(), self._console.columns))
 
 
 async def _all(waiting: Iterator[Awaitable[None]]) -> None:
@@ -395,18 +406,18 @@ async def _all(waiting: Iterator[Awaitable[None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-async def _tail(path: Path) -> AsyncIterator[Mapping[str, Any]]:
-    """The lines of a JSON-lines file as they are written."""
+async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
+    """The lines of a JSON-lines file as they are written: a few times a second what is new, which may be nothing."""
     offset, pending = 0, b""
     while True:
         await asyncio.sleep(0.25)
+        data = b""
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(offset)
             data = file.read()
-            offset += len(data)
-            *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                yield json.loads(line)
+        offset += len(data)
+        *lines, pending = (pending + data).split(b"\n")
+        yield [json.loads(line) for line in lines]
 
 
 def workload_command(workload: Workload) -> list[str]:
