@@ -22,6 +22,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -162,21 +163,32 @@ def build(site: Path, directory: Path) -> Path:
 
 
 def ensure(site: Path) -> Path:
-    """The plugin for the torch in `site`, built into the cache if there is none."""
-    version = torch_version(site)
-    if (found := locate(version)) is not None:
-        return found
+    """The plugin for the torch in `site`: shipped, else from the cache, built into it if there is none."""
+    return locate(torch_version(site)) or _cached(site)
+
+
+def ship(site: Path, directory: Path) -> Path:
+    """Puts the plugin for the torch in `site` into `directory`. It comes from the cache: compiling takes a minute, and
+    most changes to a checkout are not to the plugin."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = _cached(site)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
+        return Path(shutil.copy2(made, scratch)).replace(directory / made.name)
+
+
+def _cached(site: Path) -> Path:
     directory = cache()
     directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory / f"{file_name(version)}.lock"):
-        return locate(version) or build(site, directory)
+    path = directory / file_name(torch_version(site))
+    with _locked(directory / f"{path.name}.lock"):
+        return path if path.is_file() else build(site, directory)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m eidolon_interposer.plugin", description="The torch plugin.")
     commands = parser.add_subparsers(dest="command", required=True)
     here = Path(sys.prefix)
-    make = commands.add_parser("build", help="compile the plugin for one torch")
+    make = commands.add_parser("build", help="put the plugin for one torch into a directory")
     make.add_argument("--torch-from", type=Path, default=here, help="a virtual environment or its site-packages")
     make.add_argument("--out", type=Path, default=SHIPPED, help="directory that gets torch-VERSION.so")
     have = commands.add_parser("ensure", help="print the plugin's path; build it into the cache if there is none")
@@ -184,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         site = site_of(options.torch_from.resolve())
-        print(build(site, options.out) if options.command == "build" else ensure(site))
+        print(ship(site, options.out) if options.command == "build" else ensure(site))
     except (PluginError, OSError) as error:
         print(f"eidolon: {error}", file=sys.stderr)
         return 1

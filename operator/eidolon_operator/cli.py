@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(options, command)
             case "validate":
                 return _validate(options.file)
+            case "topology":
+                return _topology(options.file, options.svg)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -95,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
 
     validate = verbs.add_parser("validate", help="check the YAML of a SimulatedCluster", allow_abbrev=False)
     validate.add_argument("file", type=Path, metavar="FILE")
+    topology = verbs.add_parser("topology", help="show the fabric of a SimulatedCluster", allow_abbrev=False)
+    of_topology = topology.add_subparsers(dest="what", required=True, metavar="show")
+    show = of_topology.add_parser("show", help="print its cables and draw it", allow_abbrev=False)
+    show.add_argument("file", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
+    show.add_argument("--svg", type=Path, metavar="OUT", help="where to draw it (NAME-topology.svg)")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
     return parser
 
@@ -140,6 +147,19 @@ def _validate(file: Path) -> int:
     spec = specs.load(file)
     planning.build(spec, source=str(file))
     print(f"{file}: valid: {_title(spec)}, {spec.world} ranks")
+    return 0
+
+
+def _topology(file: Path, svg: Path | None) -> int:
+    from eidolon_simcore.fabric import draw
+
+    spec = specs.load(file)
+    settings, fabric = planning.fabric(spec, planning.gpu_of(spec, str(file)), str(file))
+    for line in draw.text(fabric, settings):
+        print(line)
+    out = svg or Path(f"{spec.name}-topology.svg")
+    out.write_text(draw.svg(fabric, f"{_title(spec)}: {settings.type}"), "utf-8")
+    print(f"drawn in {out}")
     return 0
 
 

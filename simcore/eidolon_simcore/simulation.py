@@ -416,7 +416,8 @@ class Simulation:
         """Writes the summary."""
         self._touched |= set(self._sessions)  # what became final with others' last words
         self.advance(now)
-        self._tally.source_ns["roofline"] += self._collectives.device_ns
+        for source, ns in self._collectives.device_ns.items():
+            self._tally.source_ns[source] += ns
         share = shares(self._tally.source_ns).get("unknown", 0.0)
         if share > self.plan.unknown_limit:
             text = f"{share:.0%} of the device time has no known cost (limit {self.plan.unknown_limit:.0%})"
