@@ -23,10 +23,10 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format sanitize native-cuda12 clean
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format generate sanitize native-cuda12 clean
 
 help:
-	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format sanitize native-cuda12 clean'
+	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate sanitize native-cuda12 clean'
 
 # ---- environment -----------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ setup: $(VENV)/.eidolon.stamp
 
 $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "make: a C++20 compiler is needed (Debian: apt-get install g++)"; exit 1; }
-	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra torch --extra dev
+	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
 	@touch $@
 
 $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
@@ -113,6 +113,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h')
+
+# What is made from other files of the checkout: the chart's copy of the CRD, the reference pages.
+generate: $(VENV)/.dependencies.stamp
+	$(BIN)/python tools/generate.py
 
 clean:
 	rm -rf build dist

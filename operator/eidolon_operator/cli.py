@@ -130,6 +130,8 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     _override(document, given)
     spec = specs.parse(document, source=source)
     plan = planning.build(spec, source=source)
+    if aside := specs.only_in_kubernetes(spec):
+        _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
     out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         outcome = local.run(spec, plan, out=out, null_core=options.null_core)

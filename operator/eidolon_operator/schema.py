@@ -21,9 +21,10 @@ Schema = Mapping[str, Any]
 #: Keywords that this module acts on, or that say nothing about validity.
 _KNOWN: Final = frozenset(
     {"type", "format", "enum", "default", "description", "example"}
-    | {"properties", "required", "items", "minItems", "maxItems"}
+    | {"properties", "required", "additionalProperties", "maxProperties", "items", "minItems", "maxItems"}
     | {"minimum", "maximum", "minLength", "maxLength", "pattern"}
-    | {"x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"}
+    | {"x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"}
+    | {"x-kubernetes-int-or-string"}
 )
 _PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -56,6 +57,8 @@ def with_defaults(schema: Schema, value: Any) -> Any:
                 filled[name] = copy.deepcopy(child["default"])
             if name in filled:
                 filled[name] = with_defaults(child, filled[name])
+        if "additionalProperties" in schema:
+            filled = {key: with_defaults(schema["additionalProperties"], item) for key, item in filled.items()}
         return filled
     if isinstance(value, list) and "items" in schema:
         return [with_defaults(schema["items"], item) for item in value]
@@ -66,7 +69,10 @@ def problems(schema: Schema, value: Any, field: str = "") -> Iterator[Problem]:
     """Everything in ``value`` that the schema does not allow, each with the field, the value and what is allowed."""
     if unknown := set(schema) - _KNOWN:
         raise ValueError(f"schema of {field or 'the object'}: unsupported keywords {sorted(unknown)}")
-    kind = schema["type"]
+    if schema.get("x-kubernetes-int-or-string"):
+        kind = "integer" if isinstance(value, int) else "string"
+    else:
+        kind = schema["type"]
     if not isinstance(value, _PYTHON_TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         yield Problem(field, f"{_shown(value)} is not {_article(kind)} {kind}{_example(schema)}")
         return
@@ -87,6 +93,13 @@ def problems(schema: Schema, value: Any, field: str = "") -> Iterator[Problem]:
 
 def _object_problems(schema: Schema, value: dict[Any, Any], field: str) -> Iterator[Problem]:
     prefix = f"{field}." if field else ""
+    if "additionalProperties" in schema:  # a map: its keys are the user's
+        high = schema.get("maxProperties")
+        if high is not None and len(value) > high:
+            yield Problem(field, f"has {len(value)} entries; allowed: {_bounds(0, high)}")
+        for name, item in value.items():
+            yield from problems(schema["additionalProperties"], item, f"{field}[{name}]")
+        return
     properties: Mapping[str, Schema] = schema.get("properties", {})
     if not properties:  # such as metadata: its fields are not ours to define
         return

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -57,6 +57,26 @@ class Workload:
     working_dir: str | None = None
     tokens_per_step: int | None = None
     samples_per_step: int | None = None
+    #: The whole section as it stands in the object: what only matters to a pod is taken from here as it is.
+    document: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroup:
+    """Equal servers, numbered after those of the groups before."""
+
+    name: str
+    servers: int
+    gpu: str
+    gpu_memory_bytes: int | None
+    context_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    enabled: bool = False
+    claim: str | None = None
+    limit_bytes: int = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +95,13 @@ class Spec:
     strict: bool
     unknown_limit: float
     startup_timeout_s: int
+    server_groups: tuple[ServerGroup, ...] = ()  #: empty: all servers are as ``gpu`` says
+    time_limit_s: float | None = None
+    recording: Recording = Recording()
+    on_server_lost: str = "Fail"
+    backoff_limit: int = 3
+    suspend: bool = False
+    ttl_s: int = 3600  #: how long the object stays after the end of the run
 
     @property
     def world(self) -> int:
@@ -136,6 +163,7 @@ def parse(document: Any, *, source: str) -> Spec:
                 "each rank needs a device",
             )
         )
+    quantity.problems += _rule_problems(body)
     memory = quantity("gpu.memory", units.parse_size_bytes)
     context = quantity("gpu.contextMemory", functools.partial(units.parse_size_bytes, least=0))
     inter = quantity("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
@@ -148,11 +176,15 @@ def parse(document: Any, *, source: str) -> Spec:
             if value is not None:
                 fabric.setdefault(name, value)
     startup = quantity("startupTimeout", units.parse_duration_ns)
+    limit = quantity("timeLimit", units.parse_duration_ns)
+    recording_limit = quantity("recording.limit", units.parse_size_bytes)
+    groups = tuple(_groups(body, quantity, memory, context))
     if quantity.problems:
         raise SpecError(source, quantity.problems)
     # For the type checker: the schema gives these a default.
     assert latency is not None
     assert startup is not None
+    assert recording_limit is not None
 
     return Spec(
         name=document["metadata"]["name"],
@@ -164,13 +196,14 @@ def parse(document: Any, *, source: str) -> Spec:
         network=Network(inter, latency, intra, fabric),
         workload=Workload(
             command=command,
-            env=tuple((item["name"], item["value"]) for item in work["env"]),
+            env=tuple((item["name"], item.get("value", "")) for item in work["env"] if "valueFrom" not in item),
             launcher=work["launcher"],
             ranks_per_server=ranks,
             image=work.get("image"),
             working_dir=work.get("workingDir"),
             tokens_per_step=work.get("tokensPerStep"),
             samples_per_step=work.get("samplesPerStep"),
+            document=work,
         ),
         steps=body.get("steps"),
         time_sync=body["timeSync"],
@@ -178,7 +211,64 @@ def parse(document: Any, *, source: str) -> Spec:
         strict=body["cost"]["strict"],
         unknown_limit=float(body["cost"]["unknownLimit"]),
         startup_timeout_s=max(1, -(-startup // 10**9)),
+        server_groups=groups,
+        time_limit_s=limit / 1e9 if limit is not None else None,
+        recording=Recording(body["recording"]["enabled"], body["recording"].get("claimName"), recording_limit),
+        on_server_lost=body["onServerLost"],
+        backoff_limit=body["backoffLimit"],
+        suspend=body["suspend"],
+        ttl_s=body["ttlSecondsAfterFinished"],
     )
+
+
+def only_in_kubernetes(spec: Spec) -> list[str]:
+    """Fields of the object that a local run leaves aside although it then does something else than a cluster would."""
+    given = spec.workload.document
+    found = [f"spec.workload.{name}" for name in ("envFrom", "volumes", "volumeMounts") if given.get(name)]
+    found += [f"spec.workload.env[{item['name']}].valueFrom" for item in given.get("env", ()) if "valueFrom" in item]
+    if spec.suspend:
+        found.append("spec.suspend")
+    if spec.on_server_lost != "Fail":
+        found.append("spec.onServerLost")
+    if spec.recording.claim is not None:
+        found.append("spec.recording.claimName")
+    return found
+
+
+def _rule_problems(body: Mapping[str, Any]) -> list[Problem]:
+    """The CRD's rules across fields that concern a local run too, in the same words."""
+    found = []
+    groups = body.get("serverGroups", ())
+    if groups and sum(group["servers"] for group in groups) != body["servers"]:
+        found.append(Problem("spec.serverGroups", "the servers of all serverGroups must add up to servers"))
+    if "faults" in body:
+        found.append(Problem("spec.faults", "faults are reserved: this version injects none; remove the field"))
+    names = {volume["name"] for volume in body["workload"]["volumes"]}
+    if any(mount["name"] not in names for mount in body["workload"]["volumeMounts"]):
+        found.append(Problem("spec.workload.volumeMounts", "each of volumeMounts must name one of volumes"))
+    for kind in ("requests", "limits"):
+        if "nvidia.com/gpu" in body["workload"]["resources"][kind]:
+            message = "nvidia.com/gpu is not allowed: emulated GPUs need no device; see gpusPerServer"
+            found.append(Problem(f"spec.workload.resources.{kind}", message))
+    found += [
+        Problem(f"spec.workload.env[{index}]", "value and valueFrom exclude each other")
+        for index, item in enumerate(body["workload"]["env"])
+        if "value" in item and "valueFrom" in item
+    ]
+    return found
+
+
+def _groups(
+    body: Mapping[str, Any], quantity: _Quantities, memory_bytes: int | None, context_bytes: int | None
+) -> Iterator[ServerGroup]:
+    for index, group in enumerate(body.get("serverGroups", ())):
+        gpu, path = group["gpu"], f"serverGroups.{index}.gpu"
+        memory = quantity(f"{path}.memory", units.parse_size_bytes)
+        context = quantity(f"{path}.contextMemory", functools.partial(units.parse_size_bytes, least=0))
+        if "model" not in gpu:  # another model's memory is its own
+            memory = memory_bytes if memory is None else memory
+            context = context_bytes if context is None else context
+        yield ServerGroup(group["name"], group["servers"], gpu.get("model", body["gpu"]["model"]), memory, context)
 
 
 def _identity_problems(document: Any) -> list[Problem]:
@@ -211,13 +301,14 @@ class _Quantities:
     def __call__(self, path: str, parse_text: Callable[[str], T]) -> T | None:
         value: Any = self._body
         for key in path.split("."):
-            value = value.get(key)
+            value = value[int(key)] if isinstance(value, list) else value.get(key)
         if value is None:
             return None
         try:
             return parse_text(value)
         except ValueError as error:
-            self.problems.append(Problem(f"spec.{path}", str(error)))
+            field = re.sub(r"\.([0-9]+)\.", r"[\1].", path)
+            self.problems.append(Problem(f"spec.{field}", str(error)))
             return None
 
 

@@ -27,13 +27,22 @@ __all__ = ["Network", "Pattern", "Port", "Team"]
 ALONE_NS = 2_000  #: an operation of one member: a launch and no wire
 
 
+class Link(NamedTuple):
+    """A link of the engine: its number there, a short stable name, what kind of link it is."""
+
+    number: int
+    name: str
+    tier: str
+    bytes_per_s: int
+
+
 class Pattern(NamedTuple):
     """What an operation puts on the wire, and for how long it would have it to itself."""
 
     latency_ns: int
     flows: tuple[Flow, ...]
     alone_ns: int
-    number: int  #: of the flows in the engine
+    number: int = -1  #: of the flows in the engine
     algorithm: str = ""  #: ``ring/Simple``; empty for one member
     source: str = "interpolated"  #: of the time: ``roofline`` where no measurement of the kind stands behind it
 
@@ -63,16 +72,17 @@ class Network:
         except ValueError as error:
             raise FabricError("graph_xml", str(error)) from error
         self._links: dict[int, int] = {}
+        self._named: list[Link] = []
         self._pairs: dict[tuple[Port, Port, int], Pattern] = {}
         self._teams: dict[tuple[tuple[Port, ...], tuner.Options], Team] = {}
+
+    def links(self) -> list[Link]:
+        """Links made so far, by their numbers."""
+        return self._named
 
     @property
     def init_ns(self) -> int:
         return tuner.init_ns()
-
-    def link_names(self) -> dict[int, str]:
-        """Names of the links in use, by their number in the engine."""
-        return {number: self.fabric.links[link].name for link, number in self._links.items()}
 
     def team(self, members: Sequence[Port], wanted: tuner.Options | None = None) -> Team:
         """``members`` in the communicator's order. Raises :class:`~eidolon_simcore.fabric.routing.NoRouteError`."""
@@ -148,5 +158,7 @@ class Network:
     def _link(self, link: int) -> int:
         number = self._links.get(link)
         if number is None:
-            number = self._links[link] = self._engine.link(self.fabric.links[link].bytes_per_s)
+            found = self.fabric.links[link]
+            number = self._links[link] = self._engine.link(found.bytes_per_s)
+            self._named.append(Link(number, found.name, self.fabric.tier(found), found.bytes_per_s))
         return number

@@ -245,23 +245,46 @@ def _walk(node: Any, path: str) -> list[tuple[str, Any]]:
         found += _walk(child, f"{path}.{name}")
     if "items" in node:
         found += _walk(node["items"], f"{path}[]")
+    if "additionalProperties" in node:
+        found += _walk(node["additionalProperties"], f"{path}[*]")
     return found
 
 
 def test_every_field_of_the_crd_is_typed_and_described() -> None:
     for path, node in _walk(spec.object_schema(), ""):
-        assert "type" in node, path
+        assert ("type" in node) != ("x-kubernetes-int-or-string" in node), path
         # `kubectl explain` shows it. The API server admits no description on metadata.
         assert path == ".metadata" or node.get("description"), path
 
 
 def test_strings_and_lists_of_the_crd_are_bounded() -> None:
     """Rules of the API server cost by size; an unbounded field makes any rule too expensive."""
-    for path, node in _walk(spec.object_schema()["properties"]["spec"], "spec"):
-        if node["type"] == "string":
-            assert "maxLength" in node or "enum" in node, path
-        if node["type"] == "array":
-            assert "maxItems" in node, path
+    for path, node in _walk(spec.object_schema(), ""):
+        match node.get("type", "string"):
+            case "string":
+                identity = path in (".apiVersion", ".kind")
+                assert "maxLength" in node or "enum" in node or identity, path
+            case "array":
+                assert "maxItems" in node, path
+            case "object" if "additionalProperties" in node:
+                assert "maxProperties" in node, path
+
+
+def test_all_of_spec_is_immutable_but_what_may_change_during_a_run() -> None:
+    body = spec.object_schema()["properties"]["spec"]
+    guarded = {
+        rule["fieldPath"].removeprefix("."): rule
+        for rule in body["x-kubernetes-validations"]
+        if "oldSelf" in rule["rule"]
+    }
+    free = {"suspend", "ttlSecondsAfterFinished", "faults"}  # the last is refused altogether
+    assert set(guarded) == set(body["properties"]) - free
+    for name, rule in guarded.items():
+        assert rule["message"] == f"{name} is immutable: create a new object"
+        # Adding and removing a field is a change, too.
+        assert rule["rule"] == (
+            f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+        )
 
 
 def test_defaults_and_examples_of_the_crd_are_valid() -> None:

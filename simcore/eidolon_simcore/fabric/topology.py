@@ -119,6 +119,13 @@ class Topology:
             self._links[name] = number
             self.out[source].append(number)
 
+    def tier(self, link: Link) -> str:
+        """What kind of link it is: ``nvlink``, ``pcie``, ``nic`` (to its switch) or ``switch`` (between two)."""
+        kinds = {self.vertices[link.source].kind, self.vertices[link.target].kind}
+        if kinds <= {Kind.GPU, Kind.NVSWITCH}:
+            return "nvlink"
+        return "pcie" if Kind.PCIE in kinds else "nic" if Kind.NIC in kinds else "switch"
+
     def vertex(self, name: str) -> Vertex | None:
         """The vertex of that name."""
         number = self._names.get(name)
