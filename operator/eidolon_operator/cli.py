@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return commands.run(options)
             case "trace":
                 return tracing.run(options)
+            case "topology":
+                return _topology(options.file, options.svg)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -119,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--local", action="store_true", help="check for `eidolon run`, which does without what only a cluster needs"
     )
+    topology = verbs.add_parser("topology", help="show the fabric of a SimulatedCluster", allow_abbrev=False)
+    of_topology = topology.add_subparsers(dest="what", required=True, metavar="show")
+    show = of_topology.add_parser("show", help="print its cables and draw it", allow_abbrev=False)
+    show.add_argument("file", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
+    show.add_argument("--svg", type=Path, metavar="OUT", help="where to draw it (NAME-topology.svg)")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
 
     fetch = verbs.add_parser(
@@ -211,6 +218,19 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return value
+
+
+def _topology(file: Path, svg: Path | None) -> int:
+    from eidolon_simcore.fabric import draw
+
+    spec = specs.load(file)
+    settings, fabric = planning.fabric(spec, planning.gpu_of(spec, str(file)), str(file))
+    for line in draw.text(fabric, settings):
+        print(line)
+    out = svg or Path(f"{spec.name}-topology.svg")
+    out.write_text(draw.svg(fabric, f"{_title(spec)}: {settings.type}"), "utf-8")
+    print(f"drawn in {out}")
+    return 0
 
 
 def _gpus() -> int:
