@@ -54,10 +54,10 @@ class Built:
     @property
     def linker_flags(self) -> str:
         """Kubernetes' programs tell their version only if they are told at link time."""
-        major, minor, *_ = self.version.split(".")
-        version = "k8s.io/component-base/version"
         if self.module != "kubernetes":
             return "-s -w"
+        major, minor, *_ = self.version.split(".")
+        version = "k8s.io/component-base/version"
         settings = {"gitVersion": f"v{self.version}", "gitMajor": major, "gitMinor": minor}
         return " ".join(["-s -w", *(f"-X {version}.{name}={value}" for name, value in settings.items())])
 

@@ -221,7 +221,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _clear(layout: Layout, keep: set[Path]) -> None:
-    for entry in layout.root.iterdir():
+    for entry in layout.root.iterdir() if layout.root.exists() else ():
         if entry in keep or entry == layout.lock:
             continue
         if entry.is_dir():
