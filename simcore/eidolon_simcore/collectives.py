@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from eidolon_simcore import payloads
 from eidolon_simcore.costs import Signature
 from eidolon_simcore.engine.interface import Engine
-from eidolon_simcore.network import Network, Port
+from eidolon_simcore.network import Network, Pattern, Port
+from eidolon_simcore.sinks import CollectiveCall
 
 HANDLES_KEPT = 20_000  #: descriptions of collectives kept for the report of who waits for whom
 
@@ -98,6 +99,8 @@ class Match:
     signature: Signature
     handle: int
     size: int
+    pattern: Pattern
+    position: int
     calls: dict[int, Call] = field(default_factory=dict)
     first: str = ""  #: the first caller, for messages
 
@@ -112,6 +115,7 @@ class Receivers:
 
     deliver: Callable[[int, int, bytes], None]  #: (rank, sequence number of its record, bytes; empty: unknown)
     awaited: Callable[[int, int, int], None]  #: (rank, sequence number, the engine's handle of the collective)
+    matched: Callable[[CollectiveCall], None] = lambda _: None  #: every member has made its call
 
 
 class Collectives:
@@ -205,7 +209,9 @@ class Collectives:
             )
             handle = self._engine.collective(communicator.ranks(), pattern.latency_ns, pattern.flows)
             self.device_ns += pattern.alone_ns * communicator.size
-            match = self._matches[key] = Match(key, communicator, signature, handle, communicator.size)
+            match = self._matches[key] = Match(
+                key, communicator, signature, handle, communicator.size, pattern, position
+            )
             match.first = f"rank {rank}"
             self._describe(handle, f"{signature.name}, call {position} of communicator {_short(communicator.name)}")
         else:
@@ -237,7 +243,7 @@ class Collectives:
             ranks = ends[0].rank, ends[1].rank
             handle = self._engine.collective(ranks, pattern.latency_ns, pattern.flows)
             self.device_ns += pattern.alone_ns * 2
-            match = self._matches[key] = Match(key, communicator, signature, handle, 2)
+            match = self._matches[key] = Match(key, communicator, signature, handle, 2, pattern, position)
             match.first = f"rank {rank}"
             text = f"transfer {position} from rank {ranks[0]} to rank {ranks[1]}"
             self._describe(match.handle, f"{text} in communicator {_short(communicator.name)}")
@@ -270,6 +276,7 @@ class Collectives:
         match.calls[at] = call
         if len(match.calls) == match.size:
             del self._matches[match.key]
+            self._receivers.matched(_call_of(match))
             self._try_exchange(match)
 
     # ---- payloads -------------------------------------------------------------------------------------------------
@@ -324,6 +331,20 @@ class Collectives:
         self._described[handle] = text
         if len(self._described) > HANDLES_KEPT:
             self._described.popitem(last=False)
+
+
+def _call_of(match: Match) -> CollectiveCall:
+    calls = [match.calls[at] for at in range(match.size)]
+    return CollectiveCall(
+        handle=match.handle,
+        op="send" if match.pair else match.signature.name,
+        bytes=match.signature.get("bytes"),
+        communicator=match.communicator.name,
+        position=match.position,
+        ranks=tuple(call.rank for call in calls),
+        seqs=tuple(call.seq for call in calls),
+        pattern=match.pattern,
+    )
 
 
 def _short(name: str) -> str:

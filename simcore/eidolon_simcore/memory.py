@@ -55,6 +55,10 @@ class MemoryView:
         self._interval[rank] = {port: self._present[port][rank] for port in peaks}
         return peaks
 
+    def of(self, rank: int) -> dict[Port, int]:
+        """What the rank has allocated now."""
+        return {port: shares[rank] for port, shares in self._present.items() if rank in shares}
+
     def left(self, rank: int) -> None:
         """The rank is gone, and what it had with it."""
         for shares in self._present.values():

@@ -41,6 +41,15 @@ class NetworkSettings:
     intra_bytes_per_s: int | None = None
 
 
+class Link(NamedTuple):
+    """A link of the engine: its number there, a short stable name, what kind of link it is."""
+
+    number: int
+    name: str
+    tier: str
+    bytes_per_s: int
+
+
 class Pattern(NamedTuple):
     """What an operation puts on the wire, and for how long it would have it to itself."""
 
@@ -75,9 +84,14 @@ class Network:
         self._intra = settings.intra_bytes_per_s or gpu.intra_bytes_per_s
         self._scale = self._intra / _table()["reference_bytes_per_s"]
         self._links: dict[tuple[str, Port], int] = {}
+        self._named: list[Link] = []
         self._efficiency: float = _table()["network"]["efficiency"]
         self._hop_ns = settings.inter_latency_ns + round(_table()["network"]["hop_latency_us"] * 1e3)
         self._patterns: dict[tuple[str, int, int, tuple[Port, ...]], Pattern] = {}
+
+    def links(self) -> list[Link]:
+        """Links made so far, by their numbers."""
+        return self._named
 
     @property
     def init_ns(self) -> int:
@@ -162,4 +176,6 @@ class Network:
         number = self._links.get((kind, port))
         if number is None:
             number = self._links[kind, port] = self._engine.link(self._rate(kind))
+            name = f"{kind} {port.server}/{port.device}"
+            self._named.append(Link(number, name, kind.split(maxsplit=1)[0], self._rate(kind)))
         return number

@@ -40,6 +40,7 @@ class Plan:
     idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
+    name: str = ""  #: of the run
 
 
 def read(path: Path) -> Plan:
@@ -52,10 +53,10 @@ def read(path: Path) -> Plan:
         raise PlanError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("core"), dict):
         raise PlanError(f"{path}: no section 'core'")
-    return parse(document["core"])
+    return parse(document["core"], name=str(document.get("name", "")))
 
 
-def parse(core: Mapping[str, Any]) -> Plan:
+def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
     """The plan in the document's section ``core``."""
     try:
         gpu = catalogue.gpu(_get(core, "gpu", str))
@@ -87,6 +88,7 @@ def parse(core: Mapping[str, Any]) -> Plan:
         ),
         startup_timeout_s=float(core.get("startup_timeout_s", 300)),
         token=_get(core, "token", str, ""),
+        name=name,
         **extra,
     )
 

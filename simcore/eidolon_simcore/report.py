@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eidolon_simcore.accounts import Ledger, flops, mfu
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Port
 from eidolon_simcore.plan import Plan
@@ -25,15 +26,23 @@ class Report:
         self._progress = out / "progress.jsonl"
         self._progress.write_text("", "utf-8")
 
-    def step(self, step: Step) -> None:
-        """A step has become final."""
+    def step(self, step: Step, ledger: Ledger) -> dict[str, Any]:
+        """A step has become final; ``ledger`` says where its time went. Returns its entry."""
+        work = flops(ledger)
+        tokens = step.reports.get("tokens", self._plan.tokens_per_step)
+        samples = step.reports.get("samples", self._plan.samples_per_step)
         entry = {
             "index": step.index,
             "name": step.name,
             "end_ns": step.end_ns,
             "time_ns": step.time_ns,
-            "tokens_per_s": _rate(step.reports.get("tokens", self._plan.tokens_per_step), step.time_ns),
-            "samples_per_s": _rate(step.reports.get("samples", self._plan.samples_per_step), step.time_ns),
+            "tokens": tokens,
+            "samples": samples,
+            "tokens_per_s": _rate(tokens, step.time_ns),
+            "samples_per_s": _rate(samples, step.time_ns),
+            "flops": work,
+            "mfu": mfu(work, step.time_ns, len(set(ledger.ports)), self._plan.gpu),
+            "split": ledger.split(),
             "peak_bytes": {device(port): peak for port, peak in step.peak_bytes.items()},
         }
         reports = {name: value for name, value in sorted(step.reports.items()) if name not in ("tokens", "samples")}
@@ -42,6 +51,7 @@ class Report:
         self.steps.append(entry)
         with self._progress.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
+        return entry
 
     def finish(
         self, end: Mapping[str, Any], memory: MemoryView, tally: Tally, waits: Mapping[str, tuple[int, int]]

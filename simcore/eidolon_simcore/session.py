@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eidolon_simcore import hostcost
+from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import SOURCES, CostModel, Signature
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
@@ -35,13 +36,14 @@ from eidolon_simcore.records import (
     Kind,
     RecordFlag,
 )
+from eidolon_simcore.sinks import NO_DEVICE, Sinks
 from eidolon_simcore.steps import Steps
+from eidolon_simcore.work import WORK_FIELDS, Work, per_byte, per_launch
 
 MAX_SIGNATURES = 100_000  #: of a rank
 CALL_IDS = 1_024  #: signatures of API calls have ids below this
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
 _COMM_LANES = 0xFFFF_0000  #: lanes on which communicators are made, on a device of their own
-_COMM_DEVICE = 0xFFFF
 _KINDS = max(Kind) + 1
 
 
@@ -53,6 +55,7 @@ _GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN
 _AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
 _HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
 _K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
+_K_KERNEL = int(Kind.KERNEL)
 _K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
 
 
@@ -96,6 +99,8 @@ class World:
     labels: Labels
     tally: Tally
     measured_host: bool
+    gpu: Gpu
+    sinks: Sinks = field(default_factory=Sinks)
 
 
 class Session:
@@ -115,6 +120,9 @@ class Session:
         self._per_byte = np.zeros(CALL_IDS, np.float64)
         self._label = np.zeros(CALL_IDS, np.uint32)
         self._source = np.zeros(CALL_IDS, np.uint8)
+        self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
+        self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
+        self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
@@ -153,13 +161,17 @@ class Session:
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
+            self._work[number] = _columns(per_launch(signature, self._world.gpu))
+            moved = _columns(per_byte(signature))
+            if any(moved):
+                self._moved[number] = np.array(moved)
         self._label[number] = self._world.labels.number(f"{signature.kind} {signature.name}")
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_base", "_per_byte", "_label", "_source", "_known"):
+        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_known"):
             old = getattr(self, name)
-            new = np.zeros(size, old.dtype)
+            new = np.zeros((size, *old.shape[1:]), old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
@@ -213,7 +225,9 @@ class Session:
                 if stream >= _COMM_LANES:
                     raise InvalidBatchError(f"stream id {stream}")
                 self._lanes.add(stream)
-                self._world.engine.add_lane(self.rank, stream, int(used["device"][at]))
+                device = int(used["device"][at])
+                self._world.engine.add_lane(self.rank, stream, device)
+                self._world.sinks.lane(self.rank, stream, self.server, device)
 
     def _operations(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> NDArray[Any]:
         """The batch as operations: mapped, noted, folded."""
@@ -279,6 +293,7 @@ class Session:
         launches = np.cumsum(LAUNCHES[kinds] & (records["flags"] & _AUTOGRAD != 0))
         counted = 0
         made: list[tuple[int, bool]] = []
+        worked = 0  # records whose work is counted
         noted = NOTED[kinds] | ((kinds == _K_HOST) & (records["sig"] != 0))
         for i in np.flatnonzero(noted).tolist():
             record, seq, kind = records[i], int(seqs[i]), int(kinds[i])
@@ -297,7 +312,8 @@ class Session:
                     out["value"][i] = self._world.collectives.join(self.rank, port, signature)
                 out["lane"][i] = _COMM_LANES + self._communicators
                 out["label"][i] = self._call_label[int(record["call"])]
-                self._world.engine.add_lane(self.rank, _COMM_LANES + self._communicators, _COMM_DEVICE)
+                self._world.engine.add_lane(self.rank, _COMM_LANES + self._communicators, NO_DEVICE)
+                self._world.sinks.lane(self.rank, _COMM_LANES + self._communicators, self.server, NO_DEVICE)
                 self._communicators += 1
                 made.append((seq, bool(out["flags"][i] & _ASK)))
                 out["flags"][i] &= ~_ASK
@@ -309,7 +325,12 @@ class Session:
                     out["op"][i] = Op.MARK
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
-                    self._world.steps.mark(self.rank, seq, self._world.memory.interval(self.rank))
+                    self._count_work(records[worked:i])
+                    worked = i
+                    self._world.sinks.mark(self.rank, seq, Work(*self._working.tolist()))
+                    self._working[:] = 0
+                    memory = self._world.memory
+                    self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
             elif kind == Kind.MEMORY:
                 self._world.memory.update(self.rank, port, value)
             elif kind == Kind.OUT_OF_MEMORY:
@@ -323,7 +344,19 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
+        self._count_work(records[worked:])
         return made
+
+    def _count_work(self, records: NDArray[Any]) -> None:
+        """Adds what the records do to the work since the last mark."""
+        works = records[WORKS[records["kind"]]]
+        if not len(works):
+            return
+        self._working += self._work[works["sig"]].sum(axis=0)
+        for record in works[works["kind"] != _K_KERNEL]:
+            moved = self._moved.get(int(record["sig"]))
+            if moved is not None:
+                self._working += moved * float(record["value"])
 
     def _site(self, signature: Signature) -> str:
         operator = self._signatures.get(signature.get("op"))
@@ -385,6 +418,10 @@ class Session:
 
 
 _NONE = Signature("", "", {})
+
+
+def _columns(work: Work) -> list[float]:
+    return [getattr(work, name) for name in WORK_FIELDS]
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:

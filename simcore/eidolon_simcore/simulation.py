@@ -17,21 +17,22 @@ So a run ends in a stated condition, and never hangs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
-from eidolon_simcore.engine.interface import Blocked, NetworkEngine, Op
+from eidolon_simcore.engine.interface import Blocked, NetworkEngine
 from eidolon_simcore.memory import MemoryView
-from eidolon_simcore.network import Network
+from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.session import InvalidBatchError, Labels, Session, Tally, World
+from eidolon_simcore.sinks import Sink, Sinks
+from eidolon_simcore.snapshot import Progress, Snapshot
 from eidolon_simcore.steps import Steps
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
@@ -63,7 +64,16 @@ class Server:
 class Simulation:
     """See the module's docstring. ``now`` arguments are seconds of a monotonic clock."""
 
-    def __init__(self, plan: Plan, engine: NetworkEngine, report: Report, *, version: str, now: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        engine: NetworkEngine,
+        report: Report,
+        *,
+        version: str,
+        now: float,
+        sinks: Sequence[Callable[[Labels, Network], Sink]] = (),
+    ) -> None:
         self.plan = plan
         self._engine = engine
         self._report = report
@@ -71,22 +81,26 @@ class Simulation:
         self._servers = {index: Server(index) for index in range(plan.servers)}
         self._sessions: dict[int, Session] = {}  # by rank
         self._memory, self._steps, self._tally, self._labels = MemoryView(), Steps(), Tally(), Labels()
-        network = Network(engine, plan.gpu, plan.network)
-        self._collectives = Collectives(engine, network, Receivers(self._deliver, self._awaited))
+        network = self._network = Network(engine, plan.gpu, plan.network)
+        self.accounts = Accounts(self._labels.names, self._labels.number("idle"), network)
+        self._sinks = Sinks((self.accounts, *(make(self._labels, network) for make in sinks)))
+        receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
+        self._collectives = Collectives(engine, network, receivers)
         costs = CostModel(plan.gpu)
         measured = plan.host_cost == "measured"
         parts = (engine, costs, self._collectives, self._memory, self._steps, self._labels, self._tally)
-        self._world = World(*parts, measured)
+        self._world = World(*parts, measured, plan.gpu, self._sinks)
         self._known_ranks: set[int] = set()
         self._expected_world = 1
         self._replies: dict[tuple[int, int], list[pb.Reply]] = {}
         self._touched: set[int] = set()
         self._published: dict[int, int] = {}
-        self._waits: dict[int, list[int]] = {}  # label -> count, ns
         self._virtual_ns = 0
+        self._progress = Progress()
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._clocks_at = now
+        self._finished = False
         self.state: str | None = None  # None while the run goes on
         self.reason = ""
         self._over_at: float | None = None
@@ -255,16 +269,7 @@ class Simulation:
         if not len(spans):
             return
         self._virtual_ns = max(self._virtual_ns, int(spans["end_ns"].max()))
-        op = spans["op"]
-        waits = spans[((op >= Op.SYNC_LANE) & (op <= Op.SYNC_DEVICE)) | (op == Op.RESUME)]
-        if not len(waits):
-            return
-        labels = np.where(waits["op"] == Op.RESUME, self._labels.number("idle"), waits["label"])
-        lengths = waits["end_ns"] - waits["start_ns"]
-        for label, ns in zip(labels.tolist(), lengths.tolist(), strict=True):
-            entry = self._waits.setdefault(label, [0, 0])
-            entry[0] += 1
-            entry[1] += ns
+        self._sinks.spans(rank, spans)
 
     def _send_replies(self) -> None:
         replies, self._replies = self._replies, {}
@@ -285,10 +290,16 @@ class Simulation:
         self._sessions[rank].awaited(seq, handle)
 
     def _final_steps(self, now: float) -> None:
+        taken = False
         for step in self._steps.final():
+            if not taken:  # a step comes after every span in it
+                taken = True
+                for rank in self._sessions:
+                    self._take_spans(rank)
             if self.plan.steps is not None and len(self._report.steps) >= self.plan.steps:
                 return
-            self._report.step(step)
+            self._sinks.step(step)
+            self._progress = self._progress.plus(step, self._report.step(step, self.accounts.last))
             if self.plan.steps is not None and step.index >= self.plan.steps and self.state is None:
                 self._end("Succeeded", f"{step.index} steps are done", now)
 
@@ -380,6 +391,49 @@ class Simulation:
         parts += self._collectives.waiting_for_members()
         return "no rank can go on: " + "; ".join(parts)
 
+    # ---- for readers ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The run as other threads may see it; to be called by the thread that runs the simulation."""
+        unmodelled: dict[str, int] = {}
+        for (_, name), count in self._tally.unmodelled.items():
+            unmodelled[name] = unmodelled.get(name, 0) + count
+        refused: dict[Port, int] = {}
+        for refusal in self._memory.refusals:
+            refused[refusal.port] = refused.get(refusal.port, 0) + 1
+        left = sum(session.left for session in self._sessions.values())
+        return Snapshot(
+            run=self.plan.name,
+            gpu=self.plan.gpu,
+            memory_bytes=self.plan.gpu_memory_bytes,
+            servers=self.plan.servers,
+            gpus_per_server=self.plan.gpus_per_server,
+            state=self.state or ("Running" if self._sessions else "Waiting"),
+            ranks={"expected": self._expected_world, "joined": len(self._sessions), "left": left},
+            progress=self._progress,
+            last=self.accounts.last,
+            total=self.accounts.total,
+            links=tuple(self._network.links()),
+            out_of_memory=refused,
+            source_ns=self.source_ns(),
+            unmodelled=unmodelled,
+            unknown_reads={site: (count, size) for site, (count, size) in self._tally.reads.items()},
+            waits=self._host_waits(),
+            engine=self._engine.counters(),
+            horizon_ns=self._engine.horizon(),
+            wall_s=now - self._began,
+        )
+
+    def source_ns(self) -> dict[str, int]:
+        """Device time so far, by the source of its cost."""
+        source_ns = dict(self._tally.source_ns)
+        if not self._finished:
+            source_ns["roofline"] += self._collectives.device_ns
+        return source_ns
+
+    def _host_waits(self) -> dict[str, tuple[int, int]]:
+        return {self._labels.names[label] or "unknown": wait for label, wait in self.accounts.waits().items()}
+
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def fail(self, reason: str, now: float, *, stop: bool = True) -> None:
@@ -416,7 +470,8 @@ class Simulation:
         """Writes the summary."""
         self._touched |= set(self._sessions)  # what became final with others' last words
         self.advance(now)
-        self._tally.source_ns["roofline"] += self._collectives.device_ns
+        self._tally.source_ns = self.source_ns()
+        self._finished = True
         share = shares(self._tally.source_ns).get("unknown", 0.0)
         if share > self.plan.unknown_limit:
             text = f"{share:.0%} of the device time has no known cost (limit {self.plan.unknown_limit:.0%})"
@@ -433,9 +488,11 @@ class Simulation:
             "engine": self._engine.counters(),
             "virtual_ns": max([self._virtual_ns, *clocks]),
             "wall_s": round(now - self._began, 3),
+            "capacity_bytes": self.plan.gpu_memory_bytes,
+            **self.accounts.summary(),
         }
-        waits = {self._labels.names[label] or "unknown": (n, ns) for label, (n, ns) in self._waits.items()}
-        self._report.finish(end, self._memory, self._tally, waits)
+        self._sinks.close()
+        self._report.finish(end, self._memory, self._tally, self._host_waits())
 
 
 def _list(numbers: list[int]) -> str:

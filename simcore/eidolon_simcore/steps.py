@@ -12,15 +12,23 @@ for; the summary tells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from eidolon_simcore.engine.interface import Mark
 from eidolon_simcore.network import Port
 
 STARTUP = "startup"
 _K = TypeVar("_K")
+
+
+class Cut(NamedTuple):
+    """Where a step ends on a rank: the sequence number of its mark, and the mark's end."""
+
+    seq: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,8 @@ class Step:
     time_ns: int
     peak_bytes: dict[Port, int]
     reports: dict[str, int]  #: sums over ranks of what user code reported in it
+    cuts: dict[int, Cut] = field(default_factory=dict)  #: where it ends on each rank that took part
+    allocated_bytes: dict[Port, int] = field(default_factory=dict)  #: at the marks
 
 
 @dataclass(slots=True)
@@ -40,6 +50,7 @@ class _Counted:
     seq: int
     peaks: dict[Port, int]
     reports: dict[str, int]
+    allocated: dict[Port, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -85,12 +96,14 @@ class Steps:
             self._count(r)
             r.launched = True
 
-    def mark(self, rank: int, seq: int, peaks: dict[Port, int]) -> None:
-        """A step mark, with the rank's memory peaks since the one before it."""
+    def mark(
+        self, rank: int, seq: int, peaks: dict[Port, int], allocated: Mapping[Port, int] = MappingProxyType({})
+    ) -> None:
+        """A step mark, with the rank's memory peaks since the one before it, and what it has allocated now."""
         r = self._ranks[rank]
         if not r.launched:
             self._count(r)
-        new = _Counted(seq, peaks, r.reports)
+        new = _Counted(seq, peaks, r.reports, dict(allocated))
         r.reports = {}
         if r.open is not None:  # one step with the mark before it
             for port, peak in r.open.peaks.items():
@@ -136,28 +149,32 @@ class Steps:
         if len(self._ranks) < self._expected:
             return None
         taking = []
-        for r in self._ranks.values():
+        for rank, r in self._ranks.items():
             if r.taken < self._index or (r.left and not r.counted):
                 continue  # it left with fewer marks
             if not r.counted or r.counted[0].seq not in r.ends:
                 return None
-            taking.append(r)
+            taking.append((rank, r))
         if not taking:
             return None
         end = self._last_end
         peaks: dict[Port, int] = {}
         reports: dict[str, int] = {}
-        for r in taking:
+        allocated: dict[Port, int] = {}
+        cuts: dict[int, Cut] = {}
+        for rank, r in taking:
             counted = r.counted.pop(0)
             r.taken += 1
-            end = max(end, r.ends.pop(counted.seq))
+            cuts[rank] = Cut(counted.seq, r.ends.pop(counted.seq))
+            end = max(end, cuts[rank].end_ns)
+            _add(allocated, counted.allocated)
             _add(peaks, counted.peaks)
             _add(reports, counted.reports)
         self._index += 1
         time = end - self._last_end
         self._last_end = end
         name = STARTUP if self._index == 1 else "step"
-        return Step(self._index, name, end, time, dict(sorted(peaks.items())), reports)
+        return Step(self._index, name, end, time, dict(sorted(peaks.items())), reports, cuts, allocated)
 
 
 def _add(into: dict[_K, int], values: dict[_K, int]) -> None:

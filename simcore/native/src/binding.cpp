@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "accounts.h"
 #include "engine.h"
 #include "schedule.h"
 
@@ -173,6 +174,41 @@ void bind_network(nb::module_ &module) {
       });
 }
 
+std::span<const std::int64_t> column(const Times &times) { return {times.data(), times.size()}; }
+
+void bind_accounts(nb::module_ &module) {
+  nb::class_<Accounts>(module, "Accounts")
+      .def(nb::init<std::uint32_t>(), "resume_label"_a)
+      .def("add_lane", &Accounts::add_lane)
+      .def("set_label",
+           [](Accounts &self, std::uint32_t label, std::uint8_t activity) {
+             if (activity > Accounts::kNothing) {
+               throw std::invalid_argument("activity is 0 (compute), 1 (communicate), 2 (copy) or 3 (nothing)");
+             }
+             self.set_label(label, static_cast<Accounts::Activity>(activity));
+           })
+      .def("add_collective",
+           [](Accounts &self, std::uint32_t kind, std::uint32_t pattern, std::int64_t bytes, std::int64_t bus_bytes,
+              const Times &ranks,
+              const Times &seqs) { self.add_collective(kind, pattern, bytes, bus_bytes, column(ranks), column(seqs)); })
+      .def("mark", &Accounts::mark)
+      .def("take",
+           [](Accounts &self, std::uint32_t rank, const Bytes &bytes) {
+             if (bytes.size() % sizeof(Span) != 0 || reinterpret_cast<std::uintptr_t>(bytes.data()) % 8 != 0) {
+               throw std::invalid_argument("spans are whole, aligned to 8 bytes");
+             }
+             self.take(rank, {reinterpret_cast<const Span *>(bytes.data()), bytes.size() / sizeof(Span)});
+           })
+      .def("cut",
+           [](Accounts &self, const Times &ranks, const Times &seqs, const Times &ends) {
+             Accounts::Cut cut = self.cut(column(ranks), column(seqs), column(ends));
+             return nb::make_tuple(as_array(std::move(cut.rows)), as_array(std::move(cut.kinds)),
+                                   as_array(std::move(cut.patterns)));
+           })
+      .def("waits", [](Accounts &self) { return as_array(self.waits()); })
+      .def("live_intervals", &Accounts::live_intervals);
+}
+
 } // namespace
 
 NB_MODULE(_engine, module) {
@@ -180,6 +216,7 @@ NB_MODULE(_engine, module) {
   module.attr("NEVER") = kNever;
   bind_engine(module);
   bind_network(module);
+  bind_accounts(module);
 }
 
 } // namespace eidolon

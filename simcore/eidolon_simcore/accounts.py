@@ -1,0 +1,275 @@
+"""Accounts of a run: where each step's time went, what was computed and communicated, for every rank and device.
+
+A sink (:mod:`.sinks`) over the C++ ledger of spans (``native/src/accounts.h``), which knows intervals and marks; here
+they get names: devices, kinds of collective, links. Figures are booked a step at a time, once the step is final, into
+two sets of columns: those of the last step, and totals. The first step ("startup": building the model, warming up) is
+booked as a step but not into totals, so that a ratio of two totals is that of training.
+
+A device's time is divided without rest:
+``compute`` (anything but collectives and host copies runs) + ``communication`` (a collective runs, nothing computes:
+*exposed*) + ``copy`` (only copies to or from the host run) + ``host`` (nothing runs, because the host has not
+issued it yet) + ``idle`` (nothing runs, what was issued waits). ``overlap`` is the part of ``compute`` under which a
+collective runs, ``wait`` the time in which the rank had come to a collective and others had not: most for the fastest
+rank, least for a straggler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
+from eidolon_simcore.network import Network, Pattern, Port
+from eidolon_simcore.sinks import CollectiveCall
+from eidolon_simcore.steps import STARTUP, Step
+from eidolon_simcore.work import WORK_FIELDS, Work
+
+#: Columns of the ledger's rows, ns.
+TIMES = ("window", "compute", "communication", "copy", "host", "idle", "overlap", "wait")
+#: Columns that, added up, are the window.
+SPLIT = ("compute", "communication", "copy", "host", "idle")
+MAX_LINKS = 4_096  #: in the summary
+_COMPUTE, _COMMUNICATE, _COPY = 0, 1, 2
+_ACTIVITY = {"copy h2d": _COPY, "copy d2h": _COPY, "copy h2h": _COPY, "copy p2p": _COMMUNICATE}
+_BUS = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KindTotal:
+    """Collectives of one kind. ``bytes`` is the larger buffer of one member, ``bus_bytes`` what nccl-tests calls so;
+    ``ns`` is from the last member's coming to the end."""
+
+    count: int = 0
+    bytes: int = 0
+    bus_bytes: int = 0
+    ns: int = 0
+
+    def __add__(self, other: KindTotal) -> KindTotal:
+        return KindTotal(*(a + b for a, b in zip(self._values(), other._values(), strict=True)))
+
+    def _values(self) -> tuple[int, ...]:
+        return self.count, self.bytes, self.bus_bytes, self.ns
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Figures of every device that a rank works on, one row each, in order of ``ports``. Never changed once made."""
+
+    ports: tuple[Port, ...]
+    ranks: tuple[int, ...]
+    times: NDArray[np.int64]  #: row x :data:`TIMES`
+    work: NDArray[np.float64]  #: row x :data:`~eidolon_simcore.work.WORK_FIELDS`
+    kinds: Mapping[str, KindTotal]  #: by kind of collective
+    link_bytes: NDArray[np.int64]  #: by number of the link
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """One of :data:`TIMES`."""
+        column: NDArray[np.int64] = self.times[:, TIMES.index(name)]
+        return column
+
+    def working(self, name: str) -> NDArray[np.float64]:
+        """One of :data:`~eidolon_simcore.work.WORK_FIELDS`."""
+        column: NDArray[np.float64] = self.work[:, WORK_FIELDS.index(name)]
+        return column
+
+    def split(self) -> dict[str, int]:
+        """Mean over devices, ns."""
+        if not len(self.times):
+            return {}
+        return {f"{name}_ns": round(float(self.column(name).mean())) for name in (*SPLIT, "overlap")}
+
+
+def empty_ledger() -> Ledger:
+    """Of a run without steps so far."""
+    return Ledger(
+        (), (), np.zeros((0, len(TIMES)), np.int64), np.zeros((0, len(WORK_FIELDS))), {}, np.zeros(0, np.int64)
+    )
+
+
+class Accounts:
+    """See the module's docstring. ``labels`` are the names of spans, which grow during the run."""
+
+    def __init__(self, labels: Sequence[str], idle_label: int, network: Network) -> None:
+        self._ledger = _engine.Accounts(idle_label)
+        self._labels = labels
+        self._labelled = 0
+        self._network = network
+        self._servers: dict[int, int] = {}  # by rank
+        self._devices: dict[int, list[int]] = {}  # by rank, in the order in which they came
+        self._kinds: list[str] = []
+        self._patterns: dict[int, int] = {}  # by identity
+        self._loads: list[tuple[Pattern, NDArray[np.int64], NDArray[np.int64]]] = []
+        self._work: dict[int, deque[tuple[int, Work]]] = {}
+        self.last = empty_ledger()  #: of the last final step
+        self.total = empty_ledger()  #: of all final steps but the first
+
+    # ---- as a sink ------------------------------------------------------------------------------------------------
+
+    def lane(self, rank: int, lane: int, server: int, device: int) -> None:
+        self._servers[rank] = server
+        self._ledger.add_lane(rank, lane, device)
+
+    def mark(self, rank: int, seq: int, work: Work) -> None:
+        self._ledger.mark(rank, seq)
+        self._work.setdefault(rank, deque()).append((seq, work))
+
+    def collective(self, call: CollectiveCall) -> None:
+        if call.op not in self._kinds:
+            self._kinds.append(call.op)
+        n = len(call.ranks)
+        bus_bytes = round(call.bytes * _BUS[call.op](n)) if call.op in _BUS else call.bytes
+        ranks, seqs = np.array(call.ranks, np.int64), np.array(call.seqs, np.int64)
+        kind, pattern = self._kinds.index(call.op), self._pattern(call.pattern)
+        self._ledger.add_collective(kind, pattern, call.bytes, bus_bytes, ranks, seqs)
+
+    def spans(self, rank: int, spans: NDArray[Any]) -> None:
+        for number in range(self._labelled, len(self._labels)):
+            activity = _ACTIVITY.get(self._labels[number])
+            if activity is not None:
+                self._ledger.set_label(number, activity)
+        self._labelled = len(self._labels)
+        self._ledger.take(rank, spans.view(np.uint8))
+
+    def step(self, step: Step) -> None:
+        cuts = np.array([(rank, cut.seq, cut.end_ns) for rank, cut in sorted(step.cuts.items())], np.int64).reshape(
+            -1, 3
+        )
+        rows, kinds, patterns = self._ledger.cut(*(np.ascontiguousarray(cuts[:, i]) for i in range(3)))
+        rows = rows.view(np.int64).reshape(-1, 2 + len(TIMES))
+        ranks = rows[:, 0].tolist()
+        ports = tuple(
+            Port(self._servers[rank], device) for rank, device in zip(ranks, rows[:, 1].tolist(), strict=True)
+        )
+        kinds = kinds.view(np.int64).reshape(-1, 5)[:, 1:].tolist()
+        self.last = Ledger(
+            ports,
+            tuple(ranks),
+            rows[:, 2:].copy(),
+            self._worked(step, rows),
+            {self._kinds[number]: KindTotal(*kind) for number, kind in enumerate(kinds) if kind[0]},
+            self._carried(patterns.view(np.int64)),
+        )
+        if step.name != STARTUP:
+            self.total = _add(self.total, self.last)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # ---- for readers ----------------------------------------------------------------------------------------------
+
+    def waits(self) -> dict[int, tuple[int, int]]:
+        """By label: how often and how long (ns) hosts waited so far."""
+        rows = self._ledger.waits().view(np.int64).reshape(-1, 3).tolist()
+        return {label: (count, ns) for label, count, ns in rows}
+
+    def summary(self) -> dict[str, Any]:
+        """Totals for the summary of the run: collectives, links (the fullest first), where each device's time went."""
+        total = self.total
+        columns = [*SPLIT, "overlap", "wait"]
+        bytes_ = total.link_bytes.tolist()
+        used = [(link, bytes_[link.number]) for link in self._network.links() if link.number < len(bytes_)]
+        used.sort(key=lambda entry: (-entry[1] / entry[0].bytes_per_s, entry[0].name))
+        return {
+            "collectives": [
+                {"op": op, "count": k.count, "bytes": k.bytes, "bus_bytes": k.bus_bytes, "ns": k.ns}
+                for op, k in sorted(total.kinds.items())
+            ],
+            "links": [
+                {"name": link.name, "tier": link.tier, "bytes_per_s": link.bytes_per_s, "bytes": count}
+                for link, count in used[:MAX_LINKS]
+            ],
+            "ranks_split": [
+                {"rank": rank, "server": port.server, "device": port.device}
+                | {f"{name}_ns": ns for name, ns in zip(columns, row, strict=True)}
+                for rank, port, row in zip(
+                    total.ranks,
+                    total.ports,
+                    total.times[:, [TIMES.index(name) for name in columns]].tolist(),
+                    strict=True,
+                )
+            ],
+        }
+
+    # ---- parts ----------------------------------------------------------------------------------------------------
+
+    def _worked(self, step: Step, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The ranks' work in the step; a rank's with several devices is divided as their computing time is."""
+        sums = {}
+        for rank, cut in step.cuts.items():
+            marks = self._work.get(rank, deque())
+            sum_ = np.zeros(len(WORK_FIELDS))
+            while marks and marks[0][0] <= cut.seq:
+                sum_ += [getattr(marks[0][1], name) for name in WORK_FIELDS]
+                marks.popleft()
+            sums[rank] = sum_
+        out = np.array([sums[rank] for rank in rows[:, 0].tolist()]).reshape(-1, len(WORK_FIELDS))
+        ranks, counts = np.unique(rows[:, 0], return_counts=True)
+        compute = 2 + TIMES.index("compute")
+        for rank in ranks[counts > 1].tolist():
+            at = rows[:, 0] == rank
+            busy = rows[at, compute].astype(np.float64)
+            out[at] *= (busy / busy.sum() if busy.any() else np.eye(1, len(busy))[0])[:, None]
+        return out
+
+    def _pattern(self, pattern: Pattern) -> int:
+        found = self._patterns.get(id(pattern))
+        if found is None:
+            found = self._patterns[id(pattern)] = len(self._loads)
+            loads: dict[int, int] = {}
+            for flow in pattern.flows:
+                for link in flow.route:
+                    loads[link] = loads.get(link, 0) + flow.bytes
+            columns = np.array(list(loads.items()), np.int64).reshape(-1, 2)
+            self._loads.append((pattern, columns[:, 0], columns[:, 1]))
+        return found
+
+    def _carried(self, patterns: NDArray[np.int64]) -> NDArray[np.int64]:
+        out = np.zeros(len(self._network.links()), np.int64)
+        for number in np.flatnonzero(patterns).tolist():
+            _, links, loads = self._loads[number]
+            out[links] += loads * patterns[number]
+        return out
+
+
+def _add(total: Ledger, step: Ledger) -> Ledger:
+    """The sum, by rank and device and in the step's order; those that took no part in the step stay at the end."""
+    keys = dict.fromkeys(zip(step.ranks, step.ports, strict=True))
+    keys.update(dict.fromkeys(zip(total.ranks, total.ports, strict=True)))
+    times, work = np.zeros((len(keys), len(TIMES)), np.int64), np.zeros((len(keys), len(WORK_FIELDS)))
+    where = {key: number for number, key in enumerate(keys)}
+    for ledger in (total, step):
+        rows = [where[key] for key in zip(ledger.ranks, ledger.ports, strict=True)]
+        times[rows] += ledger.times
+        work[rows] += ledger.work
+    links = np.zeros(max(len(total.link_bytes), len(step.link_bytes)), np.int64)
+    links[: len(total.link_bytes)] += total.link_bytes
+    links[: len(step.link_bytes)] += step.link_bytes
+    nothing = KindTotal()
+    kinds = {
+        kind: total.kinds.get(kind, nothing) + step.kinds.get(kind, nothing)
+        for kind in dict.fromkeys((*total.kinds, *step.kinds))
+    }
+    return Ledger(tuple(port for _, port in keys), tuple(rank for rank, _ in keys), times, work, kinds, links)
+
+
+def flops(ledger: Ledger) -> float:
+    """Arithmetic of matrix units in the ledger's steps."""
+    return float(ledger.working("flops").sum())
+
+
+def mfu(flops_: float, time_ns: int, devices: int, gpu: Gpu) -> float | None:
+    """Share of the devices' matrix peak for half-precision types that ``flops_`` in ``time_ns`` is. As executed:
+    recomputation counts. None where there is nothing to divide by."""
+    peak = gpu.peak_flops("bf16") * devices * time_ns / 1e9
+    return flops_ / peak if peak > 0 else None

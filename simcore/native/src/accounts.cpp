@@ -1,0 +1,328 @@
+#include "accounts.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+namespace eidolon {
+
+namespace {
+constexpr Time kFar = std::numeric_limits<Time>::max();
+} // namespace
+
+Accounts::RankState &Accounts::state(std::uint32_t rank) {
+  if (rank >= ranks_.size()) {
+    ranks_.resize(rank + 1);
+  }
+  RankState &state = ranks_[rank];
+  if (state.segments.empty()) {
+    state.segments.emplace_back();
+  }
+  return state;
+}
+
+void Accounts::add_lane(std::uint32_t rank, std::uint32_t lane, std::uint32_t device) {
+  RankState &to = state(rank);
+  std::uint32_t index = kNoDevice;
+  if (device != kNoDevice) {
+    const auto known = std::find_if(to.devices.begin(), to.devices.end(),
+                                    [device](const Device &each) { return each.number == device; });
+    index = static_cast<std::uint32_t>(known - to.devices.begin());
+    if (known == to.devices.end()) {
+      to.devices.push_back({.number = device, .log = {}, .settled = {}, .begin = 0});
+    }
+  }
+  to.lanes.push_back({lane, index});
+}
+
+void Accounts::set_label(std::uint32_t label, Activity activity) {
+  if (label >= labels_.size()) {
+    labels_.resize(label + 1, kCompute);
+  }
+  labels_[label] = activity;
+}
+
+void Accounts::add_collective(std::uint32_t kind, std::uint32_t pattern, std::int64_t bytes, std::int64_t bus_bytes,
+                              std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs) {
+  if (ranks.size() != seqs.size() || ranks.empty()) {
+    throw std::invalid_argument("a collective has as many calls as members");
+  }
+  std::uint32_t number = 0;
+  if (free_.empty()) {
+    number = static_cast<std::uint32_t>(collectives_.size());
+    collectives_.emplace_back();
+  } else {
+    number = free_.back();
+    free_.pop_back();
+  }
+  Collective &made = collectives_[number];
+  made.kind = kind;
+  made.pattern = pattern;
+  made.bytes = bytes;
+  made.bus_bytes = bus_bytes;
+  made.members.clear();
+  made.left = ranks.size();
+  made.last_start = made.end = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    state(static_cast<std::uint32_t>(ranks[i])).calls[static_cast<std::uint64_t>(seqs[i])] = number;
+  }
+}
+
+void Accounts::mark(std::uint32_t rank, std::uint64_t seq) {
+  RankState &to = state(rank);
+  to.segments.back().mark = seq;
+  to.segments.emplace_back();
+}
+
+Accounts::Segment &Accounts::segment_of(RankState &state, std::uint64_t seq) {
+  for (Segment &segment : state.segments) {
+    if (seq <= segment.mark) {
+      return segment;
+    }
+  }
+  return state.segments.back();
+}
+
+void Accounts::take(std::uint32_t rank, std::span<const Span> spans) {
+  RankState &from = state(rank);
+  Segment *segment = nullptr;
+  std::uint64_t last = 0; // of the segment
+  for (const Span &span : spans) {
+    if (segment == nullptr || span.seq > last) {
+      segment = &segment_of(from, span.seq);
+      last = segment->mark;
+    }
+    note(from, rank, span, *segment);
+  }
+}
+
+void Accounts::note(RankState &state, std::uint32_t rank, const Span &span, Segment &segment) {
+  if (is_sync(span.op) || span.op == Op::kResume) {
+    const std::uint32_t label = span.op == Op::kResume ? resume_label_ : span.label;
+    if (label >= waits_.size()) {
+      waits_.resize(label + 1);
+    }
+    ++waits_[label].count;
+    waits_[label].time += span.end - span.start;
+    return;
+  }
+  if (span.op == Op::kCollective) {
+    arrive(state, rank, span);
+  } else if (span.op != Op::kWork) {
+    return;
+  }
+  const auto lane = std::find_if(state.lanes.begin(), state.lanes.end(),
+                                 [&span](const Lane &each) { return each.number == span.lane; });
+  if (lane == state.lanes.end() || lane->device == kNoDevice || span.end == span.start) {
+    return;
+  }
+  std::uint8_t activity = span.op == Op::kCollective ? kCommunicate : kCompute;
+  if (span.op == Op::kWork && span.label < labels_.size()) {
+    activity = labels_[span.label];
+  }
+  if (activity >= kActivities) {
+    return;
+  }
+  if (segment.logs.size() <= lane->device) {
+    segment.logs.resize(state.devices.size());
+  }
+  std::vector<Interval> &intervals = segment.logs[lane->device][activity];
+  append(intervals, span);
+  if (intervals.size() > kMaxIntervals && &segment == &state.segments.front()) {
+    Log &log = segment.logs[lane->device];
+    unite(intervals);
+    settle(state.devices[lane->device], log, intervals[intervals.size() / 2].start);
+  }
+}
+
+void Accounts::append(std::vector<Interval> &intervals, const Span &span) {
+  if (!intervals.empty()) {
+    Interval &last = intervals.back();
+    if (span.start >= last.start && span.start <= last.end) {
+      last.end = std::max(last.end, span.end);
+      return;
+    }
+  }
+  intervals.push_back({span.start, span.end, span.issue});
+}
+
+void Accounts::arrive(RankState &state, std::uint32_t rank, const Span &span) {
+  const auto call = state.calls.find(span.seq);
+  if (call == state.calls.end()) {
+    return; // the making of a communicator
+  }
+  const std::uint32_t number = call->second;
+  state.calls.erase(call);
+  Collective &collective = collectives_[number];
+  collective.members.push_back({rank, span.seq, span.start});
+  collective.last_start = std::max(collective.last_start, span.start);
+  collective.end = std::max(collective.end, span.end);
+  if (--collective.left > 0) {
+    return;
+  }
+  for (const Member &member : collective.members) {
+    segment_of(ranks_[member.rank], member.seq).wait += collective.last_start - member.start;
+  }
+  // The step in which it counts is that of its least rank: no matter in which order spans came.
+  const auto least = std::min_element(collective.members.begin(), collective.members.end(),
+                                      [](const Member &a, const Member &b) { return a.rank < b.rank; });
+  done_.emplace_back(*least, number);
+}
+
+void Accounts::unite(std::vector<Interval> &intervals) {
+  const auto before = [](const Interval &a, const Interval &b) {
+    return a.start != b.start ? a.start < b.start : a.issue < b.issue;
+  };
+  if (!std::is_sorted(intervals.begin(), intervals.end(), before)) {
+    std::sort(intervals.begin(), intervals.end(), before);
+  }
+  std::size_t kept = 0;
+  for (const Interval &each : intervals) {
+    if (kept > 0 && each.start <= intervals[kept - 1].end) {
+      intervals[kept - 1].end = std::max(intervals[kept - 1].end, each.end);
+    } else {
+      intervals[kept++] = each;
+    }
+  }
+  intervals.resize(kept);
+}
+
+void Accounts::settle(Device &device, Log &log, Time until) {
+  std::array<std::size_t, kActivities> at{};
+  for (std::vector<Interval> &intervals : log) {
+    unite(intervals);
+  }
+  Row &row = device.settled;
+  Time now = device.begin;
+  while (now < until) {
+    std::array<bool, kActivities> on{};
+    Time next = until; // where something begins or ends
+    Time issue = kFar; // of what begins next
+    for (std::size_t a = 0; a < kActivities; ++a) {
+      const std::vector<Interval> &intervals = log[a];
+      while (at[a] < intervals.size() && intervals[at[a]].end <= now) {
+        ++at[a];
+      }
+      if (at[a] == intervals.size()) {
+        continue;
+      }
+      const Interval &each = intervals[at[a]];
+      if (each.start <= now) {
+        on[a] = true;
+        next = std::min(next, each.end);
+      } else if (each.start < next || (each.start == next && each.issue < issue)) {
+        next = each.start;
+        issue = each.issue;
+      }
+    }
+    const Time length = next - now;
+    if (on[kCompute]) {
+      row.compute += length;
+      row.overlap += on[kCommunicate] ? length : 0;
+    } else if (on[kCommunicate]) {
+      row.communication += length;
+    } else if (on[kCopy]) {
+      row.copy += length;
+    } else {
+      const Time late = issue == kFar ? 0 : std::clamp<Time>(issue - now, 0, length);
+      row.host += late;
+      row.idle += length - late;
+    }
+    now = next;
+  }
+  row.window += std::max<Time>(0, until - device.begin);
+  device.begin = std::max(device.begin, until);
+  for (std::size_t a = 0; a < kActivities; ++a) {
+    std::erase_if(log[a], [until](const Interval &each) { return each.end <= until; });
+  }
+}
+
+Accounts::Cut Accounts::cut(std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs,
+                            std::span<const std::int64_t> ends) {
+  if (ranks.size() != seqs.size() || ranks.size() != ends.size()) {
+    throw std::invalid_argument("columns are of one length");
+  }
+  Cut result;
+  std::unordered_map<std::uint32_t, std::uint64_t> upto;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const auto rank = static_cast<std::uint32_t>(ranks[i]);
+    const auto seq = static_cast<std::uint64_t>(seqs[i]);
+    upto[rank] = seq;
+    RankState &from = state(rank);
+    std::vector<Log> logs(from.devices.size());
+    Time wait = 0;
+    while (from.segments.front().mark <= seq) {
+      Segment &segment = from.segments.front();
+      wait += segment.wait;
+      for (std::size_t d = 0; d < segment.logs.size(); ++d) {
+        for (std::size_t a = 0; a < kActivities; ++a) {
+          logs[d][a].insert(logs[d][a].end(), segment.logs[d][a].begin(), segment.logs[d][a].end());
+        }
+      }
+      from.segments.pop_front();
+      if (from.segments.empty()) {
+        from.segments.emplace_back();
+        break;
+      }
+    }
+    for (std::size_t d = 0; d < from.devices.size(); ++d) {
+      Device &device = from.devices[d];
+      settle(device, logs[d], ends[i]);
+      Row row = std::exchange(device.settled, {});
+      row.rank = ranks[i];
+      row.device = device.number;
+      row.wait = d == 0 ? wait : 0;
+      result.rows.push_back(row);
+    }
+  }
+  std::erase_if(done_, [&upto, &result, this](const auto &entry) {
+    const auto at = upto.find(entry.first.rank);
+    if (at == upto.end() || entry.first.seq > at->second) {
+      return false;
+    }
+    const Collective &collective = collectives_[entry.second];
+    if (result.kinds.size() <= collective.kind) {
+      result.kinds.resize(collective.kind + 1);
+    }
+    if (result.patterns.size() <= collective.pattern) {
+      result.patterns.resize(collective.pattern + 1);
+    }
+    Done &kind = result.kinds[collective.kind];
+    kind.kind = collective.kind;
+    ++kind.count;
+    kind.bytes += collective.bytes;
+    kind.bus_bytes += collective.bus_bytes;
+    kind.time += collective.end - collective.last_start;
+    ++result.patterns[collective.pattern];
+    free_.push_back(entry.second);
+    return true;
+  });
+  return result;
+}
+
+std::vector<Accounts::Wait> Accounts::waits() const {
+  std::vector<Wait> result;
+  for (std::size_t label = 0; label < waits_.size(); ++label) {
+    if (waits_[label].count > 0) {
+      result.push_back({static_cast<std::int64_t>(label), waits_[label].count, waits_[label].time});
+    }
+  }
+  return result;
+}
+
+std::size_t Accounts::live_intervals() const {
+  std::size_t sum = 0;
+  for (const RankState &rank : ranks_) {
+    for (const Segment &segment : rank.segments) {
+      for (const Log &log : segment.logs) {
+        for (const std::vector<Interval> &intervals : log) {
+          sum += intervals.size();
+        }
+      }
+    }
+  }
+  return sum;
+}
+
+} // namespace eidolon
