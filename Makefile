@@ -25,10 +25,10 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
 .PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-local e2e-kubernetes e2e-full lint tidy format \
-  sanitize native-cuda12 images torch-site cluster-up cluster-down clean
+  generate sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
 help:
-	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format sanitize native-cuda12 clean'
+	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate sanitize native-cuda12 clean'
 
 # ---- environment -----------------------------------------------------------------------------------------------------
 
@@ -142,6 +142,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h')
+
+# What is made from other files of the checkout: the chart's copy of the CRD, the reference pages.
+generate: $(VENV)/.dependencies.stamp
+	$(BIN)/python tools/generate.py
 
 clean:
 	rm -rf build dist

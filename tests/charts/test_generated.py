@@ -1,0 +1,72 @@
+"""Generated files are current, and the generator reads what it claims to read."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_SPEC = importlib.util.spec_from_file_location("generate", ROOT / "tools" / "generate.py")
+assert _SPEC is not None
+assert _SPEC.loader is not None
+generate = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(generate)
+
+
+@pytest.mark.parametrize("path", list(generate.generated()), ids=str)
+def test_it_is_current(path: Path) -> None:
+    assert (ROOT / path).read_text("utf-8") == generate.generated()[path], "run `make generate`"
+
+
+def test_values_are_read_with_their_comments() -> None:
+    text = """# A value.
+# On two lines.
+one: {a: 1}
+
+# Unrelated.
+
+# A section.
+two:
+  # Inside.
+  three: [x]
+  four:
+five: null
+"""
+    assert [tuple(value) for value in generate.chart_values(text)] == [
+        ("one", "A value. On two lines.", False, {"a": 1}),
+        ("two", "A section.", True, None),
+        ("two.three", "Inside.", False, ["x"]),
+        ("two.four", "", True, None),
+        ("five", "", False, None),
+    ]
+
+
+def test_every_value_of_the_chart_is_explained() -> None:
+    text = (ROOT / "charts/eidolon/values.yaml").read_text("utf-8")
+    assert [value.path for value in generate.chart_values(text) if not value.is_section and not value.comment] == []
+
+
+def test_a_template_in_a_description_is_shown_as_it_is() -> None:
+    crd = "metadata:\n  name: simulatedclusters.eidolon.dev\nspec: {description: 'a {{ b }}'}\n"
+    assert "'a {{ `{{` }} b }}'" in generate.crd_template(crd)
+
+
+def test_main_writes_only_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("crds/simulatedcluster.yaml", "charts/eidolon/values.yaml", "charts/eidolon/values.schema.json"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text((ROOT / path).read_text("utf-8"), "utf-8")
+    (tmp_path / "charts/eidolon/templates").mkdir()
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main(["--check"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert generate.main([]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert generate.main(["--check"]) == 0
+    assert generate.main([]) == 0
+    assert capsys.readouterr().out == ""
+    assert generate.main(["--write"]) == 2

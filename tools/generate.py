@@ -1,0 +1,228 @@
+"""Writes the files that are made from others: the chart's copy of the CRD and the two reference pages.
+
+    generate.py            writes them (`make generate`)
+    generate.py --check    writes nothing; names the files that are not current, exit code 1
+
+What they are made from: ``crds/simulatedcluster.yaml``, and ``values.yaml`` (comments and defaults) with
+``values.schema.json`` (types) of the chart. Needs PyYAML and nothing of Eidolon.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+ROOT: Final = Path(__file__).parents[1]
+CRD: Final = Path("crds/simulatedcluster.yaml")
+CHART: Final = Path("charts/eidolon")
+
+Schema = Mapping[str, Any]
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file, by its path from the root of the repository."""
+    crd = (ROOT / CRD).read_text("utf-8")
+    values = (ROOT / CHART / "values.yaml").read_text("utf-8")
+    schema = json.loads((ROOT / CHART / "values.schema.json").read_text("utf-8"))
+    return {
+        CHART / "templates/crd.yaml": crd_template(crd),
+        Path("docs/reference-simulatedcluster.md"): crd_page(yaml.safe_load(crd)),
+        Path("docs/reference-chart.md"): values_page(values, schema),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or checks; returns the exit code."""
+    files = generated()
+    stale = [path for path, text in files.items() if not _holds(ROOT / path, text)]
+    if arguments == ["--check"]:
+        for path in stale:
+            print(f"{path} is not current; run `make generate`", file=sys.stderr)
+        return 1 if stale else 0
+    if arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    for path in stale:
+        (ROOT / path).write_text(files[path], "utf-8")
+        print(f"wrote {path}")
+    return 0
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text("utf-8") == text
+
+
+# -- the CRD as a template ---------------------------------------------------------------------------------------------
+
+
+def crd_template(crd: str) -> str:
+    """The CRD, word by word, as a template: Helm installs what lies in ``crds/`` once and never upgrades it."""
+    body = re.sub(r"\A(#[^\n]*\n)+", "", crd)
+    body = body.replace("{{", "{{ `{{` }}")  # what looks like a template in a description is none
+    name = "  name: simulatedclusters.eidolon.dev\n"
+    if body.count(name) != 1:
+        raise ValueError(f"{CRD}: expected metadata.name once, as a line {name.strip()!r}")
+    metadata = (
+        name
+        + '  labels: {{- include "eidolon.labels" . | nindent 4 }}\n'
+        + '  {{- if ne (toString (.Values.crds).keep) "false" }}\n'
+        + "  annotations:\n    helm.sh/resource-policy: keep\n"
+        + "  {{- end }}\n"
+    )
+    return (
+        f"{{{{- /* Generated from {CRD} by tools/generate.py; do not edit. */}}}}\n"
+        '{{- if ne (toString (.Values.crds).enabled) "false" }}\n' + body.replace(name, metadata) + "{{- end }}\n"
+    )
+
+
+# -- the reference of the object ---------------------------------------------------------------------------------------
+
+
+def crd_page(crd: Mapping[str, Any]) -> str:
+    """All fields of a SimulatedCluster, with types, defaults and bounds, and the rules across fields."""
+    version = crd["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    lines = [
+        "# SimulatedCluster",
+        "",
+        f"Generated from [{CRD}](../{CRD}) by `make generate`. In a cluster: `kubectl explain simc.spec --recursive`.",
+        "",
+        f"`apiVersion: {crd['spec']['group']}/{version['name']}`, `kind: {crd['spec']['names']['kind']}`, "
+        f"short name `{crd['spec']['names']['shortNames'][0]}`. "
+        "This version only ever gains optional fields; none is renamed, removed or given another meaning.",
+        "",
+    ]
+    for section in ("spec", "status"):
+        if section in schema["properties"]:
+            lines += [f"## {section}", "", "| field | type | default | meaning |", "|---|---|---|---|"]
+            lines += [_field_row(path, node) for path, node in _fields(schema["properties"][section], section)]
+            lines.append("")
+    lines += [
+        "## Rules",
+        "",
+        "Beyond types and bounds, the API server and `eidolon validate` refuse what breaks these:",
+        "",
+    ]
+    lines += [f"* `{path or 'the object'}`: {message}." for path, message in _rules(schema, "")]
+    lines += ["", "## Columns of `kubectl get simc`", "", "| column | what it shows |", "|---|---|"]
+    lines += [
+        f"| {column['name']} | {_cell(column.get('description', column['jsonPath']))} |"
+        for column in version.get("additionalPrinterColumns", ())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    for name, child in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        yield here, child
+        yield from _fields(child, here)
+        if "properties" in child.get("items", {}):
+            yield from _fields(child["items"], f"{here}[]")
+        if isinstance(child.get("additionalProperties"), dict) and "properties" in child["additionalProperties"]:
+            yield from _fields(child["additionalProperties"], f"{here}.*")
+
+
+def _field_row(path: str, schema: Schema) -> str:
+    default = f"`{json.dumps(schema['default'])}`" if schema.get("default") not in (None, {}, []) else ""
+    return f"| `{path}` | {_type(schema)} | {default} | {_cell(schema.get('description', ''))} |"
+
+
+def _type(schema: Schema) -> str:
+    kind = str(schema.get("type", "integer or string"))
+    if "enum" in schema:
+        return "one of " + ", ".join(f"`{value}`" for value in schema["enum"])
+    if kind == "array":
+        return f"list of {_type(schema['items'])}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"map of {_type(schema['additionalProperties'])}"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f"{kind}, {low} to {high}"
+    if low is not None:
+        return f"{kind}, at least {low}"
+    return f"{kind}, such as `{schema['example']}`" if "example" in schema else kind
+
+
+def _rules(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield path, str(rule.get("message", rule["rule"])).strip()
+    for name, child in schema.get("properties", {}).items():
+        yield from _rules(child, f"{path}.{name}" if path else name)
+    if "items" in schema:
+        yield from _rules(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from _rules(schema["additionalProperties"], f"{path}.*")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# -- the reference of the chart's values -------------------------------------------------------------------------------
+
+
+class Value(NamedTuple):
+    """One line of values.yaml: a value with its default, or a section (default None) that holds values."""
+
+    path: str
+    comment: str
+    is_section: bool
+    default: Any
+
+
+def chart_values(text: str) -> Iterator[Value]:
+    """The values of a values.yaml, in which each stands on a line of its own, under its comment, and only sections go
+    on below their line."""
+    parents: list[str] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        if not line.strip():
+            comment.clear()
+        elif line.lstrip().startswith("#"):
+            comment.append(line.strip().removeprefix("#").strip())
+        else:
+            (name, default), *_ = yaml.safe_load(line.strip()).items()
+            depth = (len(line) - len(line.lstrip())) // 2
+            parents[depth:] = [name]
+            yield Value(".".join(parents), " ".join(comment), line.endswith(":"), default)
+            comment.clear()
+
+
+def values_page(text: str, schema: Schema) -> str:
+    """All values of the chart, with types and defaults."""
+    lines = [
+        "# Values of the Helm chart",
+        "",
+        f"Generated from [{CHART}/values.yaml](../{CHART}/values.yaml) by `make generate`. Each value may be null.",
+        "",
+        "| value | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for path, comment, is_section, default in chart_values(text):
+        kind = "section" if is_section else _value_type(schema, path)
+        shown = "" if is_section else f"`{json.dumps(default)}`"
+        lines.append(f"| `{path}` | {kind} | {shown} | {_cell(comment)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _value_type(root: Schema, path: str) -> str:
+    schema = root
+    for part in path.split("."):
+        schema = schema["properties"][part]
+        if "$ref" in schema:
+            schema = root["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    if "enum" in schema:
+        return "one of " + ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return " or ".join("list" if kind == "array" else kind for kind in kinds if kind != "null")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
