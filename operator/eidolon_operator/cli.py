@@ -1,4 +1,4 @@
-"""The command line: ``eidolon run``, ``validate``, ``gpus``, ``fetch``; see :mod:`.commands` and :mod:`.tracing` for the other verbs.
+"""The command line: ``eidolon run``, ``validate``, ``gpus``, ``fetch``; other verbs: :mod:`.commands`, :mod:`.tracing`.
 
 ``eidolon run`` takes the YAML of a ``SimulatedCluster``, or options and a command after ``--``. Options make the same
 object that a file would hold (and override fields of a file), so there is one set of rules and one set of messages.

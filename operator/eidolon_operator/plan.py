@@ -79,7 +79,6 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
             "samples_per_step": work.samples_per_step,
             "strict": spec.strict,
             "unknown_limit": spec.unknown_limit,
-            "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
             "network": {
                 "inter_bytes_per_s": network.inter_bytes_per_s or gpu.nic_bytes_per_s,
                 "inter_latency_ns": network.inter_latency_ns,
