@@ -386,10 +386,10 @@ class Session:
             return
         signatures = np.concatenate([each for each, _ in worked])
         self._working += np.bincount(signatures, minlength=len(self._work)) @ self._work
-        moves = np.flatnonzero(self._moves[signatures]) if self._moved else ()
-        if len(moves):
+        moves = np.flatnonzero(self._moves[signatures]).tolist() if self._moved else []
+        if moves:
             values = np.concatenate([each for _, each in worked])
-            for i in moves.tolist():
+            for i in moves:
                 self._working += self._moved[int(signatures[i])] * float(values[i])
 
     def _site(self, signature: Signature) -> str:
