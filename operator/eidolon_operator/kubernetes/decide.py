@@ -134,15 +134,16 @@ class _Step:
         """The run is over: its status stands, but for what the world still does to it."""
         ended = seconds(self.old.get("completionTime")) or self.now
         age = self.now - ended
+        status = {**self.old, "observedGeneration": self.draft.get("observedGeneration")}
         if age >= self.spec.ttl_s:
-            return Decision(dict(self.old), delete_object=True)
+            return Decision(status, delete_object=True)
         waits = [self.spec.ttl_s - age]
         active = [pod for pod in self._servers() if not pod.finished and not pod.terminating]
         if active and age < CLEAN_UP_S:
             waits.append(CLEAN_UP_S - age)
         elif active:
             self.delete += active
-        return Decision(dict(self.old), delete=tuple(self.delete), again_s=min(waits))
+        return Decision(status, delete=tuple(self.delete), again_s=min(waits))
 
     def suspend(self) -> Decision:
         draft = self.draft

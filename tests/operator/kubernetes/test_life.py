@@ -116,7 +116,8 @@ def test_what_is_over_stays_until_its_time_is_up(lab: Lab) -> None:
     assert lab.look(after_s=100) == 500
     lab.patch(ttlSecondsAfterFinished=300)
     assert lab.look() == 200
-    assert lab.api.writes() == []
+    assert lab.status["observedGeneration"] == 2
+    assert lab.api.writes() == ["apply /apis/eidolon.dev/v1alpha1/namespaces/lab/simulatedclusters/demo/status"]
     assert lab.pod_names() == PODS
     assert lab.look(after_s=200) is None
     assert lab.api.writes() == ["delete /apis/eidolon.dev/v1alpha1/namespaces/lab/simulatedclusters/demo"]
