@@ -182,6 +182,25 @@ def test_a_pod_lost_before_the_start_is_made_again(lab: Lab) -> None:
     assert lab.status["attempt"] == 1
 
 
+def test_a_core_that_gave_up_on_a_lost_server_before_the_start_is_made_again_with_all(lab: Lab) -> None:
+    lab.apply(startupTimeout="60s")
+    lab.look()
+    lab.run_pod(*PODS)
+    servers = {"expected": 2, "said_hello": [0], "missing": [1], "ended": {"0": 143}}
+    lab.core_says("Failed", reason="ServerLost", message="server 0 was taken down", servers=servers)
+    lab.look(after_s=5)
+    assert lab.status["phase"] == "Pending"
+    assert lab.status["attempt"] == 2
+    assert "restarts" not in lab.status, "the run had not begun"
+    lab.remove_terminating()
+    lab.look(after_s=1)
+    assert lab.pod_names() == PODS
+    lab.run_pod(*PODS)
+    lab.core_says("Failed", reason="ServerLost", message="server 0 was taken down", servers=servers)
+    lab.look(after_s=90)
+    assert lab.condition("Failed")[:2] == ("True", "ServersNotReady"), "not for ever"
+
+
 def test_a_pod_lost_after_the_start_ends_the_run(lab: Lab) -> None:
     lab.start()
     lab.remove_pod("demo-server-1")
