@@ -125,7 +125,7 @@ class Resync:
                 await self.once()
                 pause = self._settings.resync_s
             except Exception as error:
-                _log.warning("resync: %s", error or type(error).__name__)
+                _log.warning("resync: %s", str(error) or type(error).__name__)
                 pause = 5.0
             await asyncio.sleep(pause)
 
