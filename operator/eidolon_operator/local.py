@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eidolon_interposer.serverdir import write_server_conf
-from eidolon_operator import diagnosis, processes, report
+from eidolon_operator import diagnosis, live, processes
 from eidolon_operator.console import Console
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
@@ -42,6 +42,7 @@ READY_TIMEOUT_S: Final = 60.0  # for the core to listen, for an agent to be welc
 GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
 DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
 NOT_FOUND: Final = 127
+_FOR_EVER_S: Final = 10.0 * 365 * 86_400
 
 
 class RunError(Exception):
@@ -162,6 +163,7 @@ class _LocalRun:
         self._console = Console()
         self._interrupted: signal.Signals | None = None
         self._hurry = asyncio.Event()
+        self._late: str | None = None
         self._master_port = _free_port()
 
     async def run(self) -> Outcome:
@@ -186,7 +188,7 @@ class _LocalRun:
             return self._outcome(1)
         finally:
             progress.cancel()
-            self._console.status("")
+            self._console.status(())
             await asyncio.to_thread(processes.kill_descendants, grace_s=0.5)
             for process in self._started:
                 await process.wait()
@@ -292,10 +294,10 @@ class _LocalRun:
         if summary is None and failure is None:
             failure = self._lost("simulation core", self._core, self._out / "core.log")
         if summary is not None and summary["state"] != "Succeeded":
-            failure = summary.get("reason") or failure or "the simulation failed"
+            failure = self._late or summary.get("reason") or failure or "the simulation failed"
         elif failure is None and not ended:
             failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
-        if summary is not None and summary["ranks"] == 0 and not self._interrupted:
+        if summary is not None and summary["ranks"] == 0 and not self._interrupted and not self._late:
             environment = workload_environment(self._spec, 0, self._master_port, os.environ)
             failure = diagnosis.no_rank(self._command, environment)
         return self._outcome(code, summary, failure)
@@ -325,9 +327,13 @@ class _LocalRun:
         failure: str | None = None
         running = set(workloads)
         hurry = asyncio.create_task(self._hurry.wait())
+        limit_s = self._spec.time_limit_s
+        late = asyncio.create_task(asyncio.sleep(limit_s if limit_s is not None else _FOR_EVER_S))
         timeout: float | None = None
         while running:
             watched: set[asyncio.Task[Any]] = {*running, *services}
+            if failure is None:
+                watched.add(late)
             if not hurry.done():
                 watched.add(hurry)
             done, _ = await asyncio.wait(watched, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -337,6 +343,8 @@ class _LocalRun:
                 orderly = process.returncode == 0 and (task not in agents or _ended(agents[task]))
                 if not orderly and failure is None:
                     failure = self._lost(what, process, log)
+            if late.done() and failure is None:
+                failure = self._late = f"the run took longer than {limit_s:g} s (spec.timeLimit)"
             failed = failure is not None or any(t.done() and t.result() != 0 for t in workloads)
             if hurry.done() or (timeout is not None and not done):
                 for task in running:
@@ -346,6 +354,7 @@ class _LocalRun:
                 if not self._interrupted:
                     asyncio.get_running_loop().call_later(GRACE_S / 2, self._terminate)
         hurry.cancel()
+        late.cancel()
         return failure
 
     def _terminate(self) -> None:
@@ -373,10 +382,21 @@ class _LocalRun:
     # -- progress ------------------------------------------------------------------------------------------------
 
     async def _show_progress(self) -> None:
-        if not self._console.terminal:
-            return
-        async for step in _tail(self._out / "progress.jsonl"):
-            self._console.status(report.progress_line(step, self._spec.steps))
+        """Steps as they become final: a view that is kept current on a terminal, lines of a log elsewhere."""
+        clock = asyncio.get_running_loop().time
+        spec, log = self._spec, live.PlainLog(self._spec.steps)
+        title = (
+            f"{spec.name} on {spec.servers} server{'s' if spec.servers > 1 else ''} x {spec.gpus_per_server} {spec.gpu}"
+        )
+        capacity = self._plan.document["core"]["gpu_memory_bytes"]
+        view = live.LiveView(title, spec.steps, capacity, clock())
+        async for steps in _tail(self._out / "progress.jsonl"):
+            for step in steps:
+                view.step(step, clock())
+                if not self._console.terminal and (line := log.step(step, clock())) is not None:
+                    self._console.say(line)
+            if self._console.terminal:
+                self._console.status(view.lines(clock(), self._console.columns))
 
 
 async def _all(waiting: Iterator[Awaitable[None]]) -> None:
@@ -395,18 +415,18 @@ async def _all(waiting: Iterator[Awaitable[None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-async def _tail(path: Path) -> AsyncIterator[Mapping[str, Any]]:
-    """The lines of a JSON-lines file as they are written."""
+async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
+    """The lines of a JSON-lines file as they are written: a few times a second what is new, which may be nothing."""
     offset, pending = 0, b""
     while True:
         await asyncio.sleep(0.25)
+        data = b""
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(offset)
             data = file.read()
-            offset += len(data)
-            *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                yield json.loads(line)
+        offset += len(data)
+        *lines, pending = (pending + data).split(b"\n")
+        yield [json.loads(line) for line in lines]
 
 
 def workload_command(workload: Workload) -> list[str]:

@@ -26,6 +26,7 @@ from eidolon_simcore.http import Files, Handler, HttpServer, Request, Response, 
 from eidolon_simcore.report import Report
 from eidolon_simcore.service import STALE_S, Security, Service
 from eidolon_simcore.simulation import Simulation
+from eidolon_simcore.timeline.recorder import recorders
 
 
 def _version() -> str:
@@ -82,7 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
             plan = dataclasses.replace(plan, token=security.token)
         # The first rank that joins says how many there are, so none needs to be expected before.
         engine = NativeEngine(optimistic=plan.time_sync == "optimistic")
-        simulation = Simulation(plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic())
+        sinks = recorders(plan, options.out, engine)
+        simulation = Simulation(
+            plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic(), sinks=sinks
+        )
         service = Service(simulation, security)
         http = HttpServer(routes(service, options.out))
         if options.http:

@@ -23,6 +23,7 @@ from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import SOURCES, CostModel, Signature
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
+from eidolon_simcore.naming import display
 from eidolon_simcore.network import Port
 from eidolon_simcore.records import (
     DEPENDENT,
@@ -66,22 +67,35 @@ class InvalidBatchError(Exception):
     """A batch that breaks the contract; the message says how."""
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What spans are called."""
+
+    name: str  #: kind and name of the signature; of host calls the name
+    shown: str = ""  #: what users call it, where that is another name
+    source: str = ""  #: of its cost
+    operator: str = ""  #: of the framework, where it is known
+
+
 class LostRecordsError(InvalidBatchError):
     """Records are missing before this batch: an agent died with them."""
 
 
 @dataclass(slots=True)
 class Labels:
-    """Names of spans, shared by all ranks: what an operation was called and where its cost came from."""
+    """Labels of spans, shared by all ranks, by their numbers."""
 
     names: list[str] = field(default_factory=lambda: [""])
-    _numbers: dict[str, int] = field(default_factory=dict)
+    all: list[Label] = field(default_factory=lambda: [Label("")])
+    _numbers: dict[Label, int] = field(default_factory=dict)
 
-    def number(self, name: str) -> int:
-        found = self._numbers.get(name)
+    def number(self, name: str, shown: str = "", source: str = "", operator: str = "") -> int:
+        label = Label(name, shown, source, operator)
+        found = self._numbers.get(label)
         if found is None:
-            found = self._numbers[name] = len(self.names)
+            found = self._numbers[label] = len(self.names)
             self.names.append(name)
+            self.all.append(label)
         return found
 
 
@@ -170,8 +184,11 @@ class Session:
             self._host[number] = hostcost.call_ns(signature.name)
             self._call_label[number] = self._world.labels.number(signature.name)
             return
+        source = operator_name = ""
         if signature.kind in ("kernel", "gemm", "conv", "attention", "library", "copy", "set"):
-            cost = self._world.costs.cost(signature, self._signatures.get(signature.get("op")))
+            operator = self._signatures.get(signature.get("op"))
+            cost = self._world.costs.cost(signature, operator)
+            source, operator_name = cost.source, operator.name if operator is not None else ""
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
@@ -180,7 +197,8 @@ class Session:
             if any(moved):
                 self._moved[number] = np.array(moved)
                 self._moves[number] = True
-        self._label[number] = self._world.labels.number(f"{signature.kind} {signature.name}")
+        name = f"{signature.kind} {signature.name}"
+        self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
@@ -213,7 +231,9 @@ class Session:
         self._check(records, seqs)
         self.next_seq = begin + len(records)
         self._ensure_lanes(records)
-        self._world.engine.ingest(self.rank, self._operations(records, seqs))
+        operations = self._operations(records, seqs)
+        self._world.engine.ingest(self.rank, operations)
+        self._world.sinks.operations(self.rank, operations)
         acts = np.flatnonzero((records["flags"] & _FOREGROUND != 0) | MOVES[records["kind"]])
         if len(acts):
             self.idle = bool(records["kind"][acts[-1]] == _K_IDLE)
@@ -354,6 +374,7 @@ class Session:
                     self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
             elif kind == Kind.MEMORY:
                 self._world.memory.update(self.rank, port, value)
+                self._world.sinks.memory(self.rank, seq, port.device, value)
             elif kind == Kind.OUT_OF_MEMORY:
                 self._world.memory.refused(port, value, self._world.steps.present(self.rank))
             elif kind == Kind.UNMODELLED:

@@ -521,7 +521,8 @@ class Simulation:
         """Device time so far, by the source of its cost."""
         source_ns = dict(self._tally.source_ns)
         if not self._finished:
-            source_ns["roofline"] += self._collectives.device_ns
+            for source, ns in self._collectives.device_ns.items():
+                source_ns[source] += ns
         return source_ns
 
     def _host_waits(self) -> dict[str, tuple[int, int]]:

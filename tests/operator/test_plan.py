@@ -48,10 +48,13 @@ def test_the_whole_plan() -> None:
             "samples_per_step": None,
             "strict": True,
             "unknown_limit": 0.1,
+            "recording": None,
+            "attempt": 1,
             "network": {
                 "inter_bytes_per_s": 25 * 10**9,
                 "inter_latency_ns": 2000,
                 "intra_bytes_per_s": 300 * 10**9,
+                "topology": None,
             },
             "startup_timeout_s": 600,
             "token": "secret",
@@ -102,8 +105,9 @@ def test_what_the_spec_leaves_open_comes_from_the_catalogue() -> None:
     assert document["core"]["gpu_memory_bytes"] == gpu.memory_bytes
     assert document["core"]["network"] == {
         "inter_bytes_per_s": gpu.nic_bytes_per_s,
-        "inter_latency_ns": 5000,
+        "inter_latency_ns": 2000,
         "intra_bytes_per_s": None,
+        "topology": None,
     }
     assert document["server"]["conf"]["gpu.context_bytes"] == str(gpu.context_bytes)
 
@@ -121,6 +125,14 @@ def test_an_unknown_gpu_is_named_with_what_is_allowed() -> None:
         "a.yaml: spec.gpu.model: 'h100-smx' is not in the GPU catalogue; did you mean h100-sxm? allowed: "
         + ", ".join(catalogue.names())
     )
+
+
+def test_groups_with_another_gpu_are_refused_and_equal_ones_are_fine() -> None:
+    planning.build(make(servers=2, serverGroups=[{"name": "all", "servers": 2}]), source="test")
+    with pytest.raises(SpecError, match=r"spec.serverGroups: groups of servers with another GPU than spec.gpu are not"):
+        planning.build(
+            make(servers=2, serverGroups=[{"name": "old", "servers": 2, "gpu": {"model": "a100-sxm"}}]), source="test"
+        )
 
 
 def test_memory_must_hold_a_context() -> None:
