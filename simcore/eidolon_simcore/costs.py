@@ -104,7 +104,7 @@ def analyse(roofline: Roofline, signature: Signature, operator: Signature | None
         case "attention":
             return roofline.attention(signature)
         case "library":
-            return roofline.library(signature, operator)
+            return roofline.opaque_call(signature, operator)
     return None
 
 

@@ -206,7 +206,7 @@ class Roofline:
         work = Work(group, sizes, max(flops / rate * 1e9, memory_ns) + (8_000 if backward else 4_000))
         return Analysis(work, "roofline", ATTENTION)
 
-    def library(self, s: Signature, operator: Signature | None) -> Analysis:
+    def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
         """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""
         moved, flops = s.get("bytes"), s.get("flops")
         source = "roofline" if moved or flops else "unknown"
