@@ -46,10 +46,15 @@ class Plan:
     @property
     def ring_bytes(self) -> int:
         """Shared memory of one rank."""
-        return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
+        return ring_bytes()
 
 
-def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
+def ring_bytes() -> int:
+    """Shared memory of one rank."""
+    return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
+
+
+def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1) -> Plan:
     """The plan of a spec. ``token`` is the shared secret of the run; by default a new one."""
     gpu = gpu_of(spec, source)
     work, network = spec.workload, spec.network
@@ -81,6 +86,8 @@ def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
                 "topology": dict(network.topology) if network.topology is not None else None,
             },
             "startup_timeout_s": spec.startup_timeout_s,
+            "attempt": attempt,
+            "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
             "token": token if token is not None else secrets.token_hex(16),
         },
         "server": {

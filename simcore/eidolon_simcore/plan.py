@@ -36,11 +36,13 @@ class Plan:
     network: fabric.Settings
     startup_timeout_s: float
     token: str
+    name: str = ""  #: of the run
+    attempt: int = 1  #: of the run, counted by whoever starts it
+    recording_limit_bytes: int | None = None  #: of the recording; None: the run is not recorded
     stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
     idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
-    name: str = ""  #: of the run
 
 
 def read(path: Path) -> Plan:
@@ -83,9 +85,17 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         network=_network(core, gpu),
         startup_timeout_s=float(core.get("startup_timeout_s", 300)),
         token=_get(core, "token", str, ""),
+        recording_limit_bytes=_recording(core),
         name=name,
+        attempt=_positive(core, "attempt", 1),
         **extra,
     )
+
+
+def _recording(core: Mapping[str, Any]) -> int | None:
+    if core.get("recording") is None:
+        return None
+    return _positive(_get(core, "recording", dict), "limit_bytes")
 
 
 def _network(core: Mapping[str, Any], gpu: Gpu) -> fabric.Settings:

@@ -48,6 +48,7 @@ def test_the_whole_plan() -> None:
             "samples_per_step": None,
             "strict": True,
             "unknown_limit": 0.1,
+            "recording": None,
             "network": {
                 "inter_bytes_per_s": 25 * 10**9,
                 "inter_latency_ns": 2000,

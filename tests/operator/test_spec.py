@@ -36,9 +36,9 @@ def parse(**fields: Any) -> spec.Spec:
     return spec.parse(make(**fields), source="test")
 
 
-def complaints(document: Any) -> list[str]:
+def complaints(document: Any, *, cluster: bool = False) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        spec.parse(document, source="test")
+        spec.parse(document, source="test", cluster=cluster)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -147,13 +147,19 @@ def test_every_field_reaches_the_spec() -> None:
         ),
         (
             {"gpusPerServer": 2, "workload__ranksPerServer": 4},
-            "spec.workload.ranksPerServer: 4 ranks do not fit the 2 GPUs of a server (spec.gpusPerServer): "
+            "spec.workload.ranksPerServer: workload.ranksPerServer must not exceed gpusPerServer: "
             "each rank needs a device",
         ),
     ],
 )
 def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], expected: str) -> None:
     assert complaints(make(**fields)) == [expected]
+
+
+def test_only_a_cluster_needs_an_image() -> None:
+    (complaint,) = complaints(make(), cluster=True)
+    assert complaint == "spec.workload: image is required in a cluster (only `eidolon run` does without)"
+    assert parse().workload.image is None
 
 
 def test_all_problems_are_reported_at_once() -> None:
