@@ -44,6 +44,7 @@ from eidolon_simcore.values import Reads
 from eidolon_simcore.work import WORK_FIELDS, Work, per_byte, per_launch
 
 MAX_SIGNATURES = 100_000  #: of a rank
+COUNTED_AT_ONCE = 1 << 16  #: operations of a rank whose work is put aside before it is added up
 CALL_IDS = 1_024  #: signatures of API calls have ids below this
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
 _COMM_LANES = 0xFFFF_0000  #: lanes on which communicators are made, on a device of their own
@@ -144,7 +145,9 @@ class Session:
         self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
         self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
         self._moves = np.zeros(CALL_IDS, bool)  # signatures in it
-        self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark
+        self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark, but for what follows
+        self._worked: list[tuple[NDArray[Any], NDArray[Any]]] = []  # signatures, values
+        self._uncounted = 0  # operations in it
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
@@ -276,7 +279,8 @@ class Session:
         work = WORKS[kinds]
         if work.any():
             signature = signatures[work]
-            extra = np.rint(self._per_byte[signature] * records["value"][work].astype(np.float64))
+            value = records["value"][work]
+            extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
             duration = self._base[signature] + extra.astype(np.int64)
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
@@ -284,7 +288,7 @@ class Session:
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)
             if not (kinds == _K_MARK).any():  # else _note divides it
-                self._count_work(signature, records["value"][work])
+                self._count_work(signature, value)
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -362,6 +366,7 @@ class Session:
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
                     self._count_between(records[worked:i])
+                    self._add_up()
                     worked = i
                     self._world.sinks.mark(self.rank, seq, Work(*self._working.tolist()))
                     self._working[:] = 0
@@ -388,12 +393,24 @@ class Session:
         self._count_work(works["sig"], works["value"])
 
     def _count_work(self, signatures: NDArray[Any], values: NDArray[Any]) -> None:
-        """Adds operations with these signatures, and bytes where they name them, to the work since the last mark."""
-        if not self._world.sinks:
+        """Operations with these signatures belong to the work since the last mark, and so do bytes that they name."""
+        if self._world.sinks:
+            self._worked.append((signatures, values))
+            self._uncounted += len(signatures)
+            if self._uncounted >= COUNTED_AT_ONCE:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        """Counts what was put aside; all at once, since a batch is too short to be worth the calls."""
+        worked, self._worked, self._uncounted = self._worked, [], 0
+        if not worked:
             return
-        self._working += self._work[signatures].sum(axis=0)
-        if self._moved:
-            for i in np.flatnonzero(self._moves[signatures]).tolist():
+        signatures = np.concatenate([each for each, _ in worked])
+        self._working += np.bincount(signatures, minlength=len(self._work)) @ self._work
+        moves = np.flatnonzero(self._moves[signatures]).tolist() if self._moved else []
+        if moves:
+            values = np.concatenate([each for _, each in worked])
+            for i in moves:
                 self._working += self._moved[int(signatures[i])] * float(values[i])
 
     def _site(self, signature: Signature) -> str:
