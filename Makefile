@@ -24,11 +24,11 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-local e2e-kubernetes e2e-full lint tidy format \
-  generate sanitize native-cuda12 images torch-site cluster-up cluster-down clean
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-local e2e-kubernetes e2e-observe e2e-full lint tidy \
+  format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
 help:
-	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate sanitize native-cuda12 clean'
+	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate kind-torch sanitize native-cuda12 clean'
 
 # ---- environment -----------------------------------------------------------------------------------------------------
 
@@ -37,6 +37,8 @@ setup: $(VENV)/.eidolon.stamp
 $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "make: a C++20 compiler is needed (Debian: apt-get install g++)"; exit 1; }
 	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
+	# MLCommons' reader of Chakra traces, for tests; what it says it depends on (notebooks, plots) none of it needs.
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps mlc-chakra==1.0.*
 	@touch $@
 
 $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
@@ -112,6 +114,10 @@ e2e: e2e-local e2e-kubernetes
 e2e-local: setup
 	$(BIN)/python -m pytest e2e/local -m "not slow" $(ARGS)
 
+# Needs Debian's package `prometheus`: a real server scrapes real runs.
+e2e-observe: setup
+	$(BIN)/python -m pytest e2e/observe $(ARGS)
+
 # On the cluster of e2e/cluster, which stays up for the next time (`make cluster-down`), or on that of KUBECONFIG.
 e2e-kubernetes: setup images torch-site
 	$(BIN)/python -m pytest e2e/kubernetes -m "not slow" $(ARGS)
@@ -142,6 +148,13 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h')
+
+# A stock torch where examples/kind.yaml mounts it from, for the Python of the example image. Hard links to uv's cache.
+kind-torch: build/torch/.stamp
+
+build/torch/.stamp: tools/bootstrap.py $(VENV)/.dependencies.stamp
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --target build/torch --python-version 3.11 torch==2.11.0 numpy
+	@touch $@
 
 # What is made from other files of the checkout: the chart's copy of the CRD, the reference pages.
 generate: $(VENV)/.dependencies.stamp

@@ -1,8 +1,8 @@
 """A ``SimulatedCluster`` as a value: read, defaulted, validated, quantities parsed.
 
 The schema is the CRD itself (package data, copied from ``crds/`` by the build), so that a file cannot mean one thing
-here and another in a cluster. What a structural schema cannot say (rules across fields, known GPU models) is checked
-here too; all problems of an object are reported at once.
+here and another in a cluster: its types and bounds (``schema``), its rules across fields (``rules``). What neither can
+say (quantities that parse, ranks that a command names) is checked here. Problems of one kind are reported together.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
-from eidolon_operator import schema, units
+from eidolon_operator import rules, schema, topology, units
 from eidolon_operator.schema import Problem
 
 API_VERSION: Final = "eidolon.dev/v1alpha1"
 KIND: Final = "SimulatedCluster"
 _NAME: Final = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+#: Rules that a local run does without: it takes the programs of the machine that it is on.
+_ONLY_IN_A_CLUSTER: Final = ("has(self.image)",)
 _NAME_MAX: Final = 51  # NAME-server-1023 stays within the 63 characters of a DNS label
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class Network:
     inter_bytes_per_s: int | None
     inter_latency_ns: int
     intra_bytes_per_s: int | None
+    topology: Mapping[str, Any] | None = None  #: as the plan has it: `topology.read`
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,14 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """What stands for numbers that nobody computes, as the shim's settings have it (interposer/torch/defaults.h)."""
+
+    loss: str  #: START, or START:END:STEPS
+    routing: str  #: balanced, or zipf:EXPONENT:SEED
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     name: str
     servers: int
@@ -93,6 +104,7 @@ class Spec:
     host_cost: str
     strict: bool
     unknown_limit: float
+    values: Values
     startup_timeout_s: int
     server_groups: tuple[ServerGroup, ...] = ()  #: empty: all servers are as ``gpu`` says
     time_limit_s: float | None = None
@@ -122,9 +134,9 @@ def object_schema() -> Mapping[str, Any]:
     return found
 
 
-def load(path: Path) -> Spec:
-    """The ``SimulatedCluster`` in a YAML file."""
-    return parse(read(path), source=str(path))
+def load(path: Path, *, cluster: bool = False) -> Spec:
+    """The ``SimulatedCluster`` in a YAML file; see :func:`parse`."""
+    return parse(read(path), source=str(path), cluster=cluster)
 
 
 def read(path: Path) -> Any:
@@ -140,12 +152,17 @@ def read(path: Path) -> Any:
     return documents[0]
 
 
-def parse(document: Any, *, source: str) -> Spec:
-    """The object as a :class:`Spec`; raises :class:`SpecError` with everything that is wrong with it."""
+def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
+    """The object as a :class:`Spec`; raises :class:`SpecError` with everything that is wrong with it.
+
+    With ``cluster`` it must be one that a cluster takes; else what only a cluster needs may be missing.
+    """
     found = _identity_problems(document)
     if not found:
         document = schema.with_defaults(object_schema(), document)
         found = list(schema.problems(object_schema(), document))
+    if not found:
+        found = list(rules.problems(object_schema(), document, without=() if cluster else _ONLY_IN_A_CLUSTER))
     if found:
         raise SpecError(source, found)
 
@@ -162,12 +179,17 @@ def parse(document: Any, *, source: str) -> Spec:
                 "each rank needs a device",
             )
         )
-    quantity.problems += _rule_problems(body)
     memory = quantity("gpu.memory", units.parse_size_bytes)
     context = quantity("gpu.contextMemory", functools.partial(units.parse_size_bytes, least=0))
     inter = quantity("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
     latency = quantity("network.interServer.latency", units.parse_duration_ns)
     intra = quantity("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
+    fabric, problems = topology.read(body["network"].get("topology"))
+    quantity.problems += problems
+    if fabric is not None:  # what the spec says outright goes before a preset
+        for name, value in (("nic_bytes_per_s", inter), ("nvlink_bytes_per_s", intra)):
+            if value is not None:
+                fabric.setdefault(name, value)
     startup = quantity("startupTimeout", units.parse_duration_ns)
     limit = quantity("timeLimit", units.parse_duration_ns)
     recording_limit = quantity("recording.limit", units.parse_size_bytes)
@@ -186,7 +208,7 @@ def parse(document: Any, *, source: str) -> Spec:
         gpu=body["gpu"]["model"],
         gpu_memory_bytes=memory,
         context_bytes=context,
-        network=Network(inter_bytes_per_s=inter, inter_latency_ns=latency, intra_bytes_per_s=intra),
+        network=Network(inter, latency, intra, fabric),
         workload=Workload(
             command=command,
             env=tuple((item["name"], item.get("value", "")) for item in work["env"] if "valueFrom" not in item),
@@ -203,6 +225,7 @@ def parse(document: Any, *, source: str) -> Spec:
         host_cost=body["cost"]["host"],
         strict=body["cost"]["strict"],
         unknown_limit=float(body["cost"]["unknownLimit"]),
+        values=_values(body["values"]),
         startup_timeout_s=max(1, -(-startup // 10**9)),
         server_groups=groups,
         time_limit_s=limit / 1e9 if limit is not None else None,
@@ -228,29 +251,6 @@ def only_in_kubernetes(spec: Spec) -> list[str]:
     return found
 
 
-def _rule_problems(body: Mapping[str, Any]) -> list[Problem]:
-    """The CRD's rules across fields that concern a local run too, in the same words."""
-    found = []
-    groups = body.get("serverGroups", ())
-    if groups and sum(group["servers"] for group in groups) != body["servers"]:
-        found.append(Problem("spec.serverGroups", "the servers of all serverGroups must add up to servers"))
-    if "faults" in body:
-        found.append(Problem("spec.faults", "faults are reserved: this version injects none; remove the field"))
-    names = {volume["name"] for volume in body["workload"]["volumes"]}
-    if any(mount["name"] not in names for mount in body["workload"]["volumeMounts"]):
-        found.append(Problem("spec.workload.volumeMounts", "each of volumeMounts must name one of volumes"))
-    for kind in ("requests", "limits"):
-        if "nvidia.com/gpu" in body["workload"]["resources"][kind]:
-            message = "nvidia.com/gpu is not allowed: emulated GPUs need no device; see gpusPerServer"
-            found.append(Problem(f"spec.workload.resources.{kind}", message))
-    found += [
-        Problem(f"spec.workload.env[{index}]", "value and valueFrom exclude each other")
-        for index, item in enumerate(body["workload"]["env"])
-        if "value" in item and "valueFrom" in item
-    ]
-    return found
-
-
 def _groups(
     body: Mapping[str, Any], quantity: _Quantities, memory_bytes: int | None, context_bytes: int | None
 ) -> Iterator[ServerGroup]:
@@ -262,6 +262,17 @@ def _groups(
             memory = memory_bytes if memory is None else memory
             context = context_bytes if context is None else context
         yield ServerGroup(group["name"], group["servers"], gpu.get("model", body["gpu"]["model"]), memory, context)
+
+
+def _values(body: Mapping[str, Any]) -> Values:
+    loss, routing = body["loss"], body["routing"]
+    start, steps = f"{float(loss['start']):g}", loss.get("endAfterSteps")
+    return Values(
+        loss=start if steps is None else f"{start}:{float(loss['end']):g}:{steps}",
+        routing="balanced"
+        if routing["distribution"] == "balanced"
+        else f"zipf:{float(routing['exponent']):g}:{routing['seed']}",
+    )
 
 
 def _identity_problems(document: Any) -> list[Problem]:

@@ -10,6 +10,7 @@ import yaml
 from eidolon_operator import cli
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.yaml"
+EXAMPLES = sorted(DEMO.parent.glob("ddp-2x2*.yaml"))
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -22,7 +23,21 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_validate_a_good_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "validate", str(DEMO)) == (0, f"{DEMO}: valid: demo on 2 servers x 2 h100-sxm, 4 ranks\n", "")
+    expected = "valid: demo on 2 servers x 2 h100-sxm, 4 ranks\n"
+    assert run(capsys, "validate", "--local", str(DEMO)) == (0, f"{DEMO}: {expected}", "")
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_the_examples_for_kubernetes_are_valid(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    code, out, err = run(capsys, "validate", str(file))
+    assert (code, err) == (0, "")
+    assert out.endswith(" on 2 servers x 2 h100-sxm, 4 ranks\n")
+
+
+def test_validate_speaks_for_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "validate", str(DEMO))
+    assert (code, out) == (2, "")
+    assert err == f"eidolon: {DEMO}: spec.workload: image is required in a cluster (only `eidolon run` does without)\n"
 
 
 def test_validate_names_every_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -48,7 +63,7 @@ def test_validate_names_every_problem(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run", "--gpu-memory", "8 gigs", "--", "true"], "command line: spec.gpu.memory: '8 gigs' does not match"),
         (
             ["run", "--gpus-per-server", "2", "--ranks-per-server", "4", "--", "true"],
-            "command line: spec.workload.ranksPerServer: 4 ranks do not fit the 2 GPUs of a server",
+            "command line: spec.workload.ranksPerServer: workload.ranksPerServer must not exceed gpusPerServer",
         ),
         (
             ["run", "--gpus-per-server", "2", "--", "torchrun", "--nproc-per-node", "4", "train.py"],
@@ -71,6 +86,38 @@ def test_a_workload_that_is_not_found(capsys: pytest.CaptureFixture[str], tmp_pa
     code, _, err = run(capsys, "run", "--out", str(tmp_path / "out"), "--", "no-such-program")
     assert (code, err) == (127, "eidolon: workload: 'no-such-program' is not found\n")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["pod/demo"], "'pod/demo' is not the name of a SimulatedCluster; write simc/NAME"),
+        (["demo", "--context", "none"], "the kubeconfig has no context 'none'; it has: here"),
+        (["demo"], "the API server does not answer: "),
+    ],
+)
+def test_fetch_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    expected: str,
+) -> None:
+    """The kubeconfig names a server at a port that nothing listens on."""
+    config = {
+        "clusters": [{"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "users": [{"name": "me", "user": {}}],
+        "current-context": "here",
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "fetch", "--timeout", "5", *arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"eidolon: fetch: {expected}")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "eidolon-runs").exists()
 
 
 def test_an_option_that_is_misspelt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,9 +36,9 @@ def parse(**fields: Any) -> spec.Spec:
     return spec.parse(make(**fields), source="test")
 
 
-def complaints(document: Any) -> list[str]:
+def complaints(document: Any, *, cluster: bool = False) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        spec.parse(document, source="test")
+        spec.parse(document, source="test", cluster=cluster)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -50,13 +50,14 @@ def test_the_minimal_object_has_the_defaults_of_the_crd() -> None:
         gpu="h100-sxm",
         gpu_memory_bytes=None,
         context_bytes=None,
-        network=spec.Network(inter_bytes_per_s=None, inter_latency_ns=5000, intra_bytes_per_s=None),
+        network=spec.Network(inter_bytes_per_s=None, inter_latency_ns=2000, intra_bytes_per_s=None),
         workload=spec.Workload(command=("torchrun", "train.py"), env=(), launcher="none", ranks_per_server=1),
         steps=None,
         time_sync="conservative",
         host_cost="table",
         strict=False,
         unknown_limit=0.05,
+        values=spec.Values(loss="2", routing="balanced"),
         startup_timeout_s=600,
     )
 
@@ -106,6 +107,7 @@ def test_every_field_reaches_the_spec() -> None:
         host_cost="measured",
         strict=True,
         unknown_limit=0.2,
+        values=spec.Values(loss="2", routing="balanced"),
         startup_timeout_s=90,
     )
     assert found.world == 8
@@ -145,13 +147,19 @@ def test_every_field_reaches_the_spec() -> None:
         ),
         (
             {"gpusPerServer": 2, "workload__ranksPerServer": 4},
-            "spec.workload.ranksPerServer: 4 ranks do not fit the 2 GPUs of a server (spec.gpusPerServer): "
+            "spec.workload.ranksPerServer: workload.ranksPerServer must not exceed gpusPerServer: "
             "each rank needs a device",
         ),
     ],
 )
 def test_a_wrong_field_is_named_with_what_is_allowed(fields: dict[str, Any], expected: str) -> None:
     assert complaints(make(**fields)) == [expected]
+
+
+def test_only_a_cluster_needs_an_image() -> None:
+    (complaint,) = complaints(make(), cluster=True)
+    assert complaint == "spec.workload: image is required in a cluster (only `eidolon run` does without)"
+    assert parse().workload.image is None
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -303,3 +311,11 @@ def test_the_packaged_crd_is_the_one_of_the_repository() -> None:
 def test_a_keyword_that_is_not_checked_is_refused() -> None:
     with pytest.raises(ValueError, match="multipleOf"):
         list(schema.problems({"type": "integer", "multipleOf": 2}, 3, "x"))
+
+
+def test_what_stands_for_values_becomes_the_settings_of_the_shim() -> None:
+    values = {
+        "loss": {"start": 11.5, "end": 3, "endAfterSteps": 200},
+        "routing": {"distribution": "zipf", "exponent": 1.2, "seed": 7},
+    }
+    assert parse(values=values).values == spec.Values(loss="11.5:3:200", routing="zipf:1.2:7")
