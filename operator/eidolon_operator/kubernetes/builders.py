@@ -145,6 +145,8 @@ def build_core_pod(attempt: Attempt) -> Manifest:
             *("--tls", "/etc/eidolon/tls"),
             "--linger",
         ],
+        # The page of DCGM-shaped metrics names pods as dcgm-exporter does.
+        "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
         "ports": [
             {"name": "ingest", "containerPort": INGEST_PORT, "protocol": "TCP"},
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},

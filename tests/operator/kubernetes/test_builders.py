@@ -204,6 +204,7 @@ def test_the_pod_of_the_core() -> None:
                         *("--tls", "/etc/eidolon/tls"),
                         "--linger",
                     ],
+                    "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
                     "ports": [
                         {"name": "ingest", "containerPort": 50051, "protocol": "TCP"},
                         {"name": "http", "containerPort": 8080, "protocol": "TCP"},
