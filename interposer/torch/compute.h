@@ -100,6 +100,7 @@ inline Computable computable(const Operator &op) {
 // A running operator that will be computed.
 struct Pending {
   const Computable *how = nullptr;
+  Origin origin = Origin::kTrue;                              // of what it reads
   std::vector<c10::IValue> arguments{};                       // in place of those that it mutates: copies on the CPU
   std::vector<std::pair<c10::IValue, c10::IValue>> written{}; // those that it mutates, and their copies
 };
@@ -155,6 +156,15 @@ inline bool all_known(const c10::IValue &value) {
   return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t); });
 }
 
+inline Origin origin_of(const c10::IValue &value) {
+  Origin origin = Origin::kTrue;
+  each_tensor(value, [&](const c10::TensorImpl *tensor) {
+    if (char *storage = storage_of(tensor); storage != nullptr && tensor->numel() != 0)
+      each_run(tensor, storage, [&](char *at, size_t n, bool) { origin = std::max(origin, value_origin(at, n)); });
+  });
+  return origin;
+}
+
 inline at::TensorOptions options_of(const at::Tensor &tensor) { return at::TensorOptions(tensor.scalar_type()); }
 
 inline at::Tensor alias_on_cpu(const at::Tensor &tensor) {
@@ -203,7 +213,7 @@ inline std::vector<c10::IValue> run(const Pending &pending) {
 }
 
 // Puts a computed tensor where the emulated operator left its own; in its type (autocast may have chosen it).
-inline bool deliver(const at::Tensor &computed, const at::Tensor &result) {
+inline bool deliver(const at::Tensor &computed, const at::Tensor &result, Origin origin) {
   if (!result.defined() || !plain_cuda(result.unsafeGetTensorImpl()))
     return true;
   const c10::TensorImpl *impl = result.unsafeGetTensorImpl();
@@ -227,21 +237,21 @@ inline bool deliver(const at::Tensor &computed, const at::Tensor &result) {
   bool all = true;
   each_run(impl, storage, [&](char *at, size_t n, bool exact) {
     if (exact)
-      value_computed(at, n, data + (at - first));
+      value_computed(at, n, data + (at - first), origin);
     all = all && exact;
   });
   return all;
 }
 
-inline bool deliver(const c10::IValue &computed, const c10::IValue &result) {
+inline bool deliver(const c10::IValue &computed, const c10::IValue &result, Origin origin) {
   if (computed.isTensor() && result.isTensor())
-    return deliver(computed.toTensor(), result.toTensor());
+    return deliver(computed.toTensor(), result.toTensor(), origin);
   if (!computed.isTensorList() || !result.isTensorList())
     return true;
   const auto from = computed.toTensorVector(), to = result.toTensorVector();
   bool all = from.size() == to.size();
   for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
-    all = deliver(from[i], to[i]) && all;
+    all = deliver(from[i], to[i], origin) && all;
   return all;
 }
 
@@ -273,6 +283,9 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
       return std::nullopt;
   const detail::BelowModes below;
   Pending pending{.how = &how};
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!overwritten(i))
+      pending.origin = std::max(pending.origin, detail::origin_of(inputs[i]));
   pending.arguments.assign(inputs.begin(), inputs.end());
   for (size_t i = 0; i < inputs.size(); ++i)
     if (op.arguments[i].written) {
@@ -305,9 +318,9 @@ inline bool end_compute(const Pending &pending, Inputs results) {
   const std::vector<c10::IValue> computed = detail::run(pending);
   bool all = computed.size() == results.size();
   for (size_t i = 0; i < std::min(computed.size(), results.size()); ++i)
-    all = detail::deliver(computed[i], results[i]) && all;
+    all = detail::deliver(computed[i], results[i], pending.origin) && all;
   for (const auto &[original, copy] : pending.written)
-    all = detail::deliver(copy, original) && all;
+    all = detail::deliver(copy, original, pending.origin) && all;
   return all;
 }
 

@@ -7,6 +7,7 @@
 //                depend on (operators.h); kernel, GEMM, ... signatures refer to it
 //   forgets      device bytes that it writes become unknown at its begin (writes.h), so that what it copies survives
 //   computes     an operator on small, known tensors is run again on the CPU at its end (compute.h)
+//   states       numbers that programs steer by, and that nobody can compute, get a default (defaults.h)
 //
 // and a tracker in the caching allocator makes each block unknown that is handed out, so that no block leaks the bytes
 // of its last user. Nothing is counted here and nothing is thrown. In processes that are no rank (data loaders, forked
@@ -23,6 +24,7 @@
 
 #include "compute.h"
 #include "core.h"
+#include "defaults.h"
 #include "operators.h"
 #include "writes.h"
 
@@ -59,6 +61,7 @@ struct Frame {
   const Computable *how; // nullptr: not looked at
   Pending *pending;      // nullptr: will not be computed
   uint64_t became_known; // of the thread, at its begin
+  Statement otherwise;   // what its results are if they are not computed
   bool expects;          // told the shim what it will read
 };
 
@@ -70,6 +73,7 @@ struct Thread {
     const char *key; // address of the schema's name
     const Operator *op;
     const Computable *how;
+    Default otherwise;
   };
   struct Shape {
     uint64_t hash;
@@ -109,7 +113,7 @@ const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) 
   if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
     return entry;
   const Operator &op = describe(function);
-  return entry = {name, &op, &computable_of(op)};
+  return entry = {name, &op, &computable_of(op), default_of(op)};
 }
 
 // Decides at its begin whether an operator will be computed.
@@ -143,8 +147,12 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
     }
     ++thread.became_known;
   }
-  if (!computed && frame.how->launches && frame.became_known != thread.became_known)
+  if (computed)
+    return;
+  if (frame.how->launches && frame.became_known != thread.became_known)
     forget_results(results);
+  if (state_results(frame.otherwise, results))
+    ++thread.became_known;
 }
 
 uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
@@ -164,6 +172,8 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
   const Inputs inputs = op.arguments_of(function.inputs());
   if (frame != nullptr) {
     frame->how = name.how;
+    if (name.otherwise != Default::kNone)
+      frame->otherwise = prepare(name.otherwise, op, inputs);
     consider(thread, *frame, op, inputs);
   }
   thread.became_known += op.overwrites;
@@ -196,6 +206,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
               .how = nullptr,
               .pending = nullptr,
               .became_known = thread.became_known,
+              .otherwise = {},
               .expects = false};
   if (is_rank()) {
     try {

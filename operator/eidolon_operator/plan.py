@@ -88,6 +88,8 @@ def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
                 **gpu.server_conf(memory_bytes=memory_bytes, context_bytes=context_bytes),
                 "payload_limit": str(PAYLOAD_LIMIT_BYTES),
                 "known_limit": str(KNOWN_LIMIT_BYTES),
+                "values.loss": spec.values.loss,
+                "values.routing": spec.values.routing,
                 "reply_timeout_ms": str(REPLY_TIMEOUT_MS),
                 "ring.records": str(RING_RECORDS),
                 "ring.defs_bytes": str(RING_DEFINITIONS_BYTES),

@@ -161,7 +161,7 @@ def _findings(summary: Summary) -> str:
     lines += _list(
         "Unknown reads",
         f"{_count(sum(item['count'] for item in reads), 'read')} of values that were never computed",
-        [f"{item['site']}: {item['count']} x, {format_bytes(item['bytes'])}" for item in reads],
+        [f"{item['site']}: {item['count']} x, {format_bytes(item['bytes'])}, {_given(item)}" for item in reads],
     )
     return "\n".join(lines)
 
@@ -172,6 +172,12 @@ def _out_of_memory(item: Mapping[str, Any]) -> str:
         f"{format_bytes(item['requested_bytes'])} requested with {format_bytes(item['allocated_bytes'])} of "
         f"{format_bytes(item['capacity_bytes'])} allocated"
     )
+
+
+def _given(read: Mapping[str, Any]) -> str:
+    if read.get("default"):
+        return f"default: {read['default']}"
+    return "in bulk: zeros" if read.get("bulk") else "no default: zeros"
 
 
 def _list(title: str, total: str, items: Sequence[str]) -> list[str]:

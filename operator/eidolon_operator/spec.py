@@ -81,6 +81,14 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """What stands for numbers that nobody computes, as the shim's settings have it (interposer/torch/defaults.h)."""
+
+    loss: str  #: START, or START:END:STEPS
+    routing: str  #: balanced, or zipf:EXPONENT:SEED
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     name: str
     servers: int
@@ -95,6 +103,7 @@ class Spec:
     host_cost: str
     strict: bool
     unknown_limit: float
+    values: Values
     startup_timeout_s: int
     server_groups: tuple[ServerGroup, ...] = ()  #: empty: all servers are as ``gpu`` says
     time_limit_s: float | None = None
@@ -209,6 +218,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         host_cost=body["cost"]["host"],
         strict=body["cost"]["strict"],
         unknown_limit=float(body["cost"]["unknownLimit"]),
+        values=_values(body["values"]),
         startup_timeout_s=max(1, -(-startup // 10**9)),
         server_groups=groups,
         time_limit_s=limit / 1e9 if limit is not None else None,
@@ -245,6 +255,17 @@ def _groups(
             memory = memory_bytes if memory is None else memory
             context = context_bytes if context is None else context
         yield ServerGroup(group["name"], group["servers"], gpu.get("model", body["gpu"]["model"]), memory, context)
+
+
+def _values(body: Mapping[str, Any]) -> Values:
+    loss, routing = body["loss"], body["routing"]
+    start, steps = f"{float(loss['start']):g}", loss.get("endAfterSteps")
+    return Values(
+        loss=start if steps is None else f"{start}:{float(loss['end']):g}:{steps}",
+        routing="balanced"
+        if routing["distribution"] == "balanced"
+        else f"zipf:{float(routing['exponent']):g}:{routing['seed']}",
+    )
 
 
 def _identity_problems(document: Any) -> list[Problem]:

@@ -68,9 +68,7 @@ class Report:
                 for site, (count, ns) in sorted(waits.items(), key=lambda item: (-item[1][1], item[0]))
             ],
             "unmodelled": _unmodelled(tally),
-            "unknown_reads": [
-                {"site": site, "count": count, "bytes": size} for site, (count, size) in sorted(tally.reads.items())
-            ],
+            "unknown_reads": tally.reads.entries(),
             "oom": [
                 {
                     "server": refusal.port.server,

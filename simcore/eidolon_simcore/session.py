@@ -38,6 +38,7 @@ from eidolon_simcore.records import (
 )
 from eidolon_simcore.sinks import NO_DEVICE, Sinks
 from eidolon_simcore.steps import Steps
+from eidolon_simcore.values import Reads
 from eidolon_simcore.work import WORK_FIELDS, Work, per_byte, per_launch
 
 MAX_SIGNATURES = 100_000  #: of a rank
@@ -84,7 +85,7 @@ class Tally:
 
     source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
     unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
-    reads: dict[str, list[int]] = field(default_factory=dict)  #: by site: count, bytes
+    reads: Reads = field(default_factory=Reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +339,7 @@ class Session:
             elif kind == Kind.UNMODELLED:
                 self._world.tally.unmodelled[self.rank, signature.name] = value
             elif kind == Kind.UNKNOWN_READ:
-                seen = self._world.tally.reads.setdefault(self._site(signature), [0, 0])
-                seen[0] += 1
-                seen[1] += value
+                self._world.tally.reads.add(self._site(signature), signature.get("default", 0), value)
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)

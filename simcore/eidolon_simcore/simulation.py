@@ -417,7 +417,7 @@ class Simulation:
             out_of_memory=refused,
             source_ns=self.source_ns(),
             unmodelled=unmodelled,
-            unknown_reads={site: (count, size) for site, (count, size) in self._tally.reads.items()},
+            unknown_reads=self._tally.reads.by_site(),
             waits=self._host_waits(),
             engine=self._engine.counters(),
             horizon_ns=self._engine.horizon(),
@@ -479,6 +479,9 @@ class Simulation:
                 self.state, self.reason = "Failed", text
             elif not self.reason:
                 self.reason = text
+        unstated = self._tally.reads.unstated()
+        if unstated and self.plan.strict and self.state in (None, "Succeeded"):
+            self.state, self.reason = "Failed", unstated
         clocks = [self._engine.clock(rank) for rank in self._sessions]
         end: dict[str, Any] = {
             "state": self.state or "Succeeded",

@@ -100,7 +100,7 @@ def workload(request: pytest.FixtureRequest, spy: Path, tmp_path_factory: pytest
     environment: Path = request.param
     directory = tmp_path_factory.mktemp("run")
     (directory / "server.conf").write_text("mode=null\nserver=0\ndevices=2\n")
-    built = plugin.build(plugin.site_of(environment), directory)
+    built = plugin.ship(plugin.site_of(environment), directory)
     process = subprocess.Popen(
         [environment / "bin" / "python", "-c", CHILD, built, spy],
         env={

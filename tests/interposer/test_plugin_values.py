@@ -99,13 +99,13 @@ def test_an_operator_of_an_unknown_input_is_unknown_and_its_reading_is_counted(w
     ("expression", "value"),
     [
         ("unknown(5).nonzero().shape[0]", 0),
-        ("torch.equal(unknown(2), unknown(2))", False),
+        ("torch.equal(unknown(2), unknown(2))", True),  # as every check of all elements
         ("gpu(3, 1, 3).unique().tolist()", []),  # a stated limit: its size is read below the dispatcher
         ("unknown(4, dtype=torch.int64).sum().item()", 0),
-        # Zeros that the operator made for its kernels to add to are not its result.
-        ("torch.histc(unknown(9), bins=2, min=0, max=2).tolist()", [0, 0]),
-        ("unknown(9, dtype=torch.int64).bincount(minlength=2).tolist()", [0, 0]),
-        ("torch.ones(9000, device='cuda').histc(bins=2, min=0, max=2).tolist()", [0, 0]),
+        # Zeros that the operator made for its kernels to add to are not its result; tokens spread over experts may be.
+        ("torch.histc(unknown(9), bins=2, min=0, max=2).tolist()", [5, 4]),
+        ("unknown(9, dtype=torch.int64).bincount(minlength=2).tolist()", [5, 4]),
+        ("torch.ones(9000, device='cuda').histc(bins=2, min=0, max=2).tolist()", [4500, 4500]),
     ],
 )
 def test_unknown_results_are_counted(workload: Workload, expression: str, value: Any) -> None:

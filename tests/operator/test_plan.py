@@ -85,6 +85,8 @@ def test_the_whole_plan() -> None:
                 "gpu.power_limit_mw": "700000",
                 "payload_limit": "65536",
                 "known_limit": "1048576",
+                "values.loss": "2",
+                "values.routing": "balanced",
                 "reply_timeout_ms": "60000",
                 "ring.records": "65536",
                 "ring.defs_bytes": "4194304",

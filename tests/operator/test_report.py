@@ -52,7 +52,7 @@ def test_the_whole_report() -> None:
             steps,
             host_waits=[{"site": "store.get", "count": 3, "ns": 2_000_000}],
             unmodelled=[{"name": "cusparse:cusparseSpMM", "count": 4}, {"name": "nvml:nvmlX", "count": 9}],
-            unknown_reads=[{"site": "train.py:31", "count": 1, "bytes": 4}],
+            unknown_reads=[{"site": "item", "default": "loss", "bulk": False, "count": 1, "bytes": 4}],
         ),
         title="demo on 1 server x 2 h100-sxm",
     )
@@ -76,7 +76,7 @@ def test_the_whole_report() -> None:
         "  nvml:nvmlX: 9 x\n"
         "  cusparse:cusparseSpMM: 4 x\n"
         "Unknown reads: 1 read of values that were never computed\n"
-        "  train.py:31: 1 x, 4 B\n"
+        "  item: 1 x, 4 B, default: loss\n"
     )
 
 

@@ -57,6 +57,7 @@ def test_the_minimal_object_has_the_defaults_of_the_crd() -> None:
         host_cost="table",
         strict=False,
         unknown_limit=0.05,
+        values=spec.Values(loss="2", routing="balanced"),
         startup_timeout_s=600,
     )
 
@@ -106,6 +107,7 @@ def test_every_field_reaches_the_spec() -> None:
         host_cost="measured",
         strict=True,
         unknown_limit=0.2,
+        values=spec.Values(loss="2", routing="balanced"),
         startup_timeout_s=90,
     )
     assert found.world == 8
@@ -309,3 +311,11 @@ def test_the_packaged_crd_is_the_one_of_the_repository() -> None:
 def test_a_keyword_that_is_not_checked_is_refused() -> None:
     with pytest.raises(ValueError, match="multipleOf"):
         list(schema.problems({"type": "integer", "multipleOf": 2}, 3, "x"))
+
+
+def test_what_stands_for_values_becomes_the_settings_of_the_shim() -> None:
+    values = {
+        "loss": {"start": 11.5, "end": 3, "endAfterSteps": 200},
+        "routing": {"distribution": "zipf", "exponent": 1.2, "seed": 7},
+    }
+    assert parse(values=values).values == spec.Values(loss="11.5:3:200", routing="zipf:1.2:7")

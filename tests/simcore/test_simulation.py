@@ -16,6 +16,7 @@ from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
 from eidolon_simcore.simulation import RejectedError, Simulation
+from eidolon_simcore.values import BULK_BYTES, Origin
 
 
 class Run:
@@ -179,8 +180,32 @@ def test_counts_of_what_is_not_modelled_or_known_reach_the_summary(run: Run) -> 
     run.batch(rank)
     summary = run.summary()
     assert summary["unmodelled"] == [{"name": "cusparse:cusparseSpMM", "count": 5}]
-    assert summary["unknown_reads"] == [{"site": "copy (aten::item)", "count": 1, "bytes": 4}]
+    assert summary["unknown_reads"] == [
+        {"site": "copy (aten::item)", "default": None, "bulk": False, "count": 1, "bytes": 4}
+    ]
     assert summary["step_counts"] == {"0": 1}
+
+
+@pytest.mark.parametrize(
+    ("default", "size_bytes", "state"),
+    [
+        (Origin.NOTHING, 8, "Failed"),  # a size or a count, perhaps
+        (Origin.LOSS, 4, "Succeeded"),
+        (Origin.NOTHING, BULK_BYTES + 1, "Succeeded"),  # a checkpoint
+    ],
+)
+def test_a_strict_run_fails_on_reads_that_have_no_default(
+    tmp_path: Path, default: Origin, size_bytes: int, state: str
+) -> None:
+    run = Run(tmp_path, strict=True)
+    rank = alone(run)
+    rank.write(Kind.UNKNOWN_READ, sig=rank.signature("read", "copy", default=int(default)), value=size_bytes)
+    rank.mark()
+    run.batch(rank)
+    summary = run.summary()
+    assert summary["state"] == state
+    if state == "Failed":
+        assert summary["reason"] == "1 reads of values that were never computed and have no default, most by copy"
 
 
 def test_an_unknown_share_over_the_limit_fails_a_strict_run(tmp_path: Path) -> None:

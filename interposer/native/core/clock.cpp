@@ -3,10 +3,15 @@
 // A foreground thread's clock read asks the core: the time of the record before it plus the cost of the read. Between
 // two records nothing but reads can move the clock, so repeated reads are answered here, one microsecond apart, and
 // told to the core with the next asked read: a loop that polls the clock ends, and costs no round trip a turn.
+#include <atomic>
+#include <cstring>
+
 #include "internal.h"
 
 namespace eidolon {
 namespace {
+
+std::atomic<int64_t> steps_marked{0};
 
 constexpr int64_t kReadNs = 1000; // law 5: a clock read by a foreground thread costs at least 1 us
 
@@ -60,9 +65,13 @@ int eidolon_sleep_ns(int64_t ns) {
 int eidolon_mark(const char *kind) {
   if (!is_rank())
     return 0;
+  if (strcmp(kind, "step") == 0)
+    ++steps_marked;
   emit({.kind = Kind::kMark, .sig = signature("mark", kind)});
   return 1;
 }
+
+int64_t eidolon_steps(void) { return steps_marked; }
 
 int eidolon_foreground(void) { return is_rank() && foreground_thread() ? 1 : 0; }
 

@@ -173,13 +173,19 @@ EID_API Status ipc_close(void *pointer);
 
 // ---- values (the minimum value layer) ----------------------------------------------------------------------------
 // Device bytes are known (the host or a small NCCL payload wrote them) or unknown (anything else); unknown ones read as
-// 0.
+// 0. A known value is true, or follows from a stated default: where programs steer by a number that depends on large
+// tensors, the plugin puts a default there (torch/defaults.h), and what is computed from it on is marked as well.
+
+// Numbers as in eidolon_simcore.values: part of the "read" signature.
+enum class Origin : uint8_t { kTrue = 0, kNumber, kReduction, kLoss, kNorm, kFinite, kRouting };
 
 // Marks [pointer, +bytes) unknown: an operation wrote it. If the thread's next operation is captured, each replay of it
 // does so again.
 EID_API void value_unknown(void *pointer, size_t bytes);
-// As value_unknown, for a kernel whose result is known (a fill with a number from the host).
-EID_API void value_computed(void *pointer, size_t bytes, const void *data);
+// As value_unknown, for a kernel whose result is known (a fill with a number from the host) or stated.
+EID_API void value_computed(void *pointer, size_t bytes, const void *data, Origin origin = Origin::kTrue);
+// What the known bytes of a range follow from: kTrue, or the greatest of their defaults.
+EID_API Origin value_origin(const void *pointer, size_t bytes);
 // Waits, in real time only, until no payload is outstanding for these bytes.
 EID_API void value_settle(const void *pointer, size_t bytes);
 // Known range that contains pointer: its remaining length, 0 if unknown or still to come.
@@ -330,6 +336,8 @@ EID_API int64_t eidolon_epoch_ns(void);
 EID_API int eidolon_sleep_ns(int64_t ns);
 // Step mark; 1 if this process is a rank.
 EID_API int eidolon_mark(const char *kind);
+// Marks of optimizer steps so far.
+EID_API int64_t eidolon_steps(void);
 // 1 if the calling thread is a foreground thread of a rank.
 EID_API int eidolon_foreground(void);
 // Reports one metric from user or hook code ("tokens", value): a mark signature with an attribute.

@@ -506,7 +506,7 @@ Status launch_collective(const Collective &c) {
 namespace {
 
 // Moves (or forgets) the bytes of one row.
-void move_bytes(void *to, const void *from, size_t bytes, int kind, uint16_t call) {
+void move_bytes(void *to, const void *from, size_t bytes, int kind) {
   switch (kind) {
   case 1:
     if (bytes <= config().known_limit)
@@ -515,7 +515,7 @@ void move_bytes(void *to, const void *from, size_t bytes, int kind, uint16_t cal
       value_unknown(to, bytes);
     break;
   case 2:
-    value_read_ordered(from, bytes, to, call);
+    value_read_ordered(from, bytes, to);
     break;
   case 3:
     value_copy(to, from, bytes);
@@ -546,17 +546,17 @@ Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, s
   const bool is_pinned = host != nullptr && pinned(host);
   const uint32_t sig = copy_signature(name, is_pinned);
   const size_t bytes = width * height;
-  auto rows = [=](uint16_t the_call) {
+  auto rows = [=] {
     for (size_t row = 0; row < height; ++row)
       move_bytes(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width,
-                 kind, the_call);
+                 kind);
   };
   if (in_capture(stream)) {
     if (synchronous)
       return kCaptureUnsupported;
     capture_node(stream, 1, [=](Stream *lane, uint8_t flags) {
       emit_work({.kind = Kind::kCopy, .flags = flags, .stream = lane, .sig = sig, .value = bytes});
-      rows(0);
+      rows();
     });
     return kSuccess;
   }
@@ -571,7 +571,7 @@ Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, s
   if (waits && kind == 2)
     for (size_t row = 0; row < height; ++row)
       value_settle(static_cast<const char *>(from) + row * from_pitch, width);
-  rows(call);
+  rows();
   return kSuccess;
 }
 

@@ -1,9 +1,10 @@
 // The minimum value layer: which device bytes are known, and work that waits for a payload.
 //
 // Known bytes lie in the device's address range itself (pages are committed only there); a set of intervals says which
-// they are. Everything else reads as zero. Work is applied when it is issued, which is stream order for one stream;
-// where it touches bytes that a payload still has to bring, it is kept in a list and applied once it depends on nothing
-// earlier in the list. The issuing thread never waits for that.
+// they are, and whether they are true or follow from a stated default (core.h, Origin). Everything else reads as zero.
+// Work is applied when it is issued, which is stream order for one stream; where it touches bytes that a payload still
+// has to bring, it is kept in a list and applied once it depends on nothing earlier in the list. The issuing thread
+// never waits for that.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,7 +17,11 @@
 namespace eidolon {
 namespace {
 
-using Intervals = std::map<uintptr_t, uintptr_t>; // start -> end, disjoint, never touching
+struct Piece {
+  uintptr_t end;
+  Origin origin;
+};
+using Intervals = std::map<uintptr_t, Piece>; // by start; disjoint, and of different origin where they touch
 
 struct Span {
   uintptr_t begin = 0, end = 0;
@@ -31,10 +36,11 @@ Span span_of(const void *pointer, size_t bytes) {
 
 struct Deferred {
   enum { kReceive, kWrite, kForget, kCopy, kRead, kSend } what;
-  Span to, from;          // device bytes (kRead: `to` is host memory)
-  std::vector<char> data; // kWrite, and kReceive once it arrived
-  uint64_t seq = 0;       // kReceive, kSend
-  bool arrived = true;    // kReceive: the payload is here
+  Span to, from;                 // device bytes (kRead: `to` is host memory)
+  std::vector<char> data;        // kWrite, and kReceive once it arrived
+  uint64_t seq = 0;              // kReceive, kSend
+  bool arrived = true;           // kReceive: the payload is here
+  Origin origin = Origin::kTrue; // kWrite
 };
 
 struct Values {
@@ -51,67 +57,87 @@ void mark_unknown(Intervals &known, uintptr_t begin, uintptr_t end) {
   auto next = known.lower_bound(begin);
   if (next != known.begin()) {
     auto before = std::prev(next);
-    if (before->second > begin) {
-      uintptr_t tail = before->second;
-      before->second = begin;
-      if (tail > end)
+    if (before->second.end > begin) {
+      Piece tail = before->second;
+      before->second.end = begin;
+      if (tail.end > end)
         next = known.emplace(end, tail).first;
     }
   }
   while (next != known.end() && next->first < end) {
-    uintptr_t tail = next->second;
+    Piece tail = next->second;
     next = known.erase(next);
-    if (tail > end)
+    if (tail.end > end)
       known.emplace(end, tail);
   }
 }
 
-void mark_known(Intervals &known, uintptr_t begin, uintptr_t end) {
+void mark_known(Intervals &known, uintptr_t begin, uintptr_t end, Origin origin) {
+  mark_unknown(known, begin, end);
   auto next = known.lower_bound(begin);
-  if (next != known.begin() && std::prev(next)->second >= begin) {
-    next = std::prev(next);
-    begin = next->first;
-    end = std::max(end, next->second);
+  if (next != known.end() && next->first == end && next->second.origin == origin) {
+    end = next->second.end;
     next = known.erase(next);
   }
-  while (next != known.end() && next->first <= end) {
-    end = std::max(end, next->second);
-    next = known.erase(next);
+  if (next != known.begin()) {
+    auto before = std::prev(next);
+    if (before->second.end == begin && before->second.origin == origin) {
+      before->second.end = end;
+      return;
+    }
   }
-  known[begin] = end;
+  known.emplace_hint(next, begin, Piece{end, origin});
 }
 
-bool all_known(const Intervals &known, Span s) {
-  auto after = known.upper_bound(s.begin);
-  return after != known.begin() && std::prev(after)->second >= s.end;
-}
-
-// Calls f(begin, end, is_known) over the pieces of a span.
+// Calls f(begin, end, piece) over a span; piece is nullptr for what is unknown.
 template <class F> void pieces(const Intervals &known, Span s, F f) {
   uintptr_t at = s.begin;
   auto next = known.upper_bound(at);
   if (next != known.begin())
     --next;
   while (at < s.end) {
-    while (next != known.end() && next->second <= at)
+    while (next != known.end() && next->second.end <= at)
       ++next;
     if (next == known.end() || next->first >= s.end) {
-      f(at, s.end, false);
+      f(at, s.end, nullptr);
       return;
     }
     if (next->first > at)
-      f(at, next->first, false);
+      f(at, next->first, nullptr);
     at = std::max(at, next->first);
-    uintptr_t stop = std::min(next->second, s.end);
-    f(at, stop, true);
+    uintptr_t stop = std::min(next->second.end, s.end);
+    f(at, stop, &next->second);
     at = stop;
   }
 }
 
+// Length of what is known from the begin of a span on.
+size_t known_from(const Intervals &known, Span s) {
+  auto next = known.upper_bound(s.begin);
+  if (next == known.begin())
+    return 0;
+  --next;
+  uintptr_t end = s.begin;
+  while (next != known.end() && next->first <= end && next->second.end > end && end < s.end)
+    end = (next++)->second.end;
+  return std::min(end, s.end) - s.begin;
+}
+
+bool all_known(const Intervals &known, Span s) { return known_from(known, s) == s.end - s.begin; }
+
+Origin origin_of(const Intervals &known, Span s) {
+  Origin origin = Origin::kTrue;
+  pieces(known, s, [&](uintptr_t, uintptr_t, const Piece *piece) {
+    if (piece != nullptr)
+      origin = std::max(origin, piece->origin);
+  });
+  return origin;
+}
+
 size_t read_now(Values *v, Span from, char *out) {
   size_t unknown = 0;
-  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, bool is_known) {
-    if (is_known) {
+  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, const Piece *piece) {
+    if (piece != nullptr) {
       memcpy(out + (begin - from.begin), reinterpret_cast<const void *>(begin), end - begin);
     } else {
       memset(out + (begin - from.begin), 0, end - begin);
@@ -121,28 +147,32 @@ size_t read_now(Values *v, Span from, char *out) {
   return unknown;
 }
 
-void write_now(Values *v, Span to, const void *data) {
+void write_now(Values *v, Span to, const void *data, Origin origin) {
   if (to.begin == to.end)
     return;
   memcpy(reinterpret_cast<void *>(to.begin), data, to.end - to.begin);
-  mark_known(v->known, to.begin, to.end);
+  mark_known(v->known, to.begin, to.end, origin);
 }
 
 void copy_now(Values *v, Span to, Span from) {
-  std::vector<Span> known;
-  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, bool is_known) {
-    if (is_known)
-      known.push_back({begin - from.begin, end - from.begin});
+  struct Known {
+    Span at; // from the begin of the copy
+    Origin origin;
+  };
+  std::vector<Known> known;
+  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, const Piece *piece) {
+    if (piece != nullptr)
+      known.push_back({{begin - from.begin, end - from.begin}, piece->origin});
   });
   std::vector<char> bytes; // through a buffer: the ranges may overlap
-  for (const Span &s : known)
-    bytes.insert(bytes.end(), reinterpret_cast<char *>(from.begin + s.begin),
-                 reinterpret_cast<char *>(from.begin + s.end));
+  for (const auto &[at, origin] : known)
+    bytes.insert(bytes.end(), reinterpret_cast<char *>(from.begin + at.begin),
+                 reinterpret_cast<char *>(from.begin + at.end));
   mark_unknown(v->known, to.begin, to.end);
-  size_t at = 0;
-  for (const Span &s : known) {
-    write_now(v, {to.begin + s.begin, to.begin + s.end}, bytes.data() + at);
-    at += s.end - s.begin;
+  size_t done = 0;
+  for (const auto &[at, origin] : known) {
+    write_now(v, {to.begin + at.begin, to.begin + at.end}, bytes.data() + done, origin);
+    done += at.end - at.begin;
   }
 }
 
@@ -157,12 +187,12 @@ void apply(Values *v, Deferred &d) {
   switch (d.what) {
   case Deferred::kReceive:
     if (d.data.size() == d.to.end - d.to.begin)
-      write_now(v, d.to, d.data.data());
+      write_now(v, d.to, d.data.data(), Origin::kTrue);
     else // unknown at the sender
       mark_unknown(v->known, d.to.begin, d.to.end);
     break;
   case Deferred::kWrite:
-    write_now(v, d.to, d.data.data());
+    write_now(v, d.to, d.data.data(), d.origin);
     break;
   case Deferred::kForget:
     mark_unknown(v->known, d.to.begin, d.to.end);
@@ -232,11 +262,13 @@ size_t value_known(const void *pointer, size_t bytes) {
   for (const Deferred &d : v->deferred) // what will be there is not there yet
     if (d.to.meets(s))
       return 0;
-  auto after = v->known.upper_bound(s.begin);
-  if (after == v->known.begin())
-    return 0;
-  auto found = std::prev(after);
-  return found->second > s.begin ? std::min(found->second, s.end) - s.begin : 0;
+  return known_from(v->known, s);
+}
+
+Origin value_origin(const void *pointer, size_t bytes) {
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  return origin_of(v->known, span_of(pointer, bytes));
 }
 
 void value_expect(int64_t value) { expected = value; }
@@ -248,16 +280,16 @@ size_t value_read(const void *pointer, size_t bytes, void *out) {
   return read_now(v, span_of(pointer, bytes), static_cast<char *>(out));
 }
 
-void value_write(void *pointer, size_t bytes, const void *data) {
+static void write_in_order(void *pointer, size_t bytes, const void *data, Origin origin) {
   Values *v = values();
   std::lock_guard hold(v->mutex);
   Span to = span_of(pointer, bytes);
   bool now = true;
-  Deferred d{.what = Deferred::kWrite, .to = to, .from = {}, .data = {}};
+  Deferred d{.what = Deferred::kWrite, .to = to, .from = {}, .data = {}, .origin = origin};
   for (auto e = v->deferred.begin(); now && e != v->deferred.end(); ++e)
     now = !conflicts(*e, d);
   if (now) {
-    write_now(v, to, data);
+    write_now(v, to, data, origin);
     return;
   }
   const char *bytes_in = static_cast<const char *>(data);
@@ -265,9 +297,11 @@ void value_write(void *pointer, size_t bytes, const void *data) {
   v->deferred.push_back(std::move(d));
 }
 
-void value_computed(void *pointer, size_t bytes, const void *data) {
+void value_write(void *pointer, size_t bytes, const void *data) { write_in_order(pointer, bytes, data, Origin::kTrue); }
+
+void value_computed(void *pointer, size_t bytes, const void *data, Origin origin) {
   capture_effect(pointer, bytes, data);
-  value_write(pointer, bytes, data);
+  write_in_order(pointer, bytes, data, origin);
 }
 
 void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes) {
@@ -294,13 +328,13 @@ static bool foretold(void *out, size_t bytes) {
   return true;
 }
 
-static void count_unknown_read(size_t bytes, uint16_t) {
+static void count_read(size_t bytes, Origin origin) {
   uint32_t op = current_operator();
-  Attribute attributes[] = {{"op", op}};
-  emit({.kind = Kind::kUnknownRead, .sig = signature("read", "device-to-host copy", attributes, 1), .value = bytes});
+  Attribute attributes[] = {{"op", op}, {"default", static_cast<int64_t>(origin)}};
+  emit({.kind = Kind::kUnknownRead, .sig = signature("read", "device-to-host copy", attributes, 2), .value = bytes});
 }
 
-void value_read_ordered(const void *pointer, size_t bytes, void *out, uint16_t call) {
+void value_read_ordered(const void *pointer, size_t bytes, void *out) {
   Values *v = values();
   std::unique_lock hold(v->mutex);
   Deferred d{.what = Deferred::kRead, .to = span_of(out, bytes), .from = span_of(pointer, bytes), .data = {}};
@@ -309,10 +343,11 @@ void value_read_ordered(const void *pointer, size_t bytes, void *out, uint16_t c
       v->deferred.push_back(std::move(d));
       return;
     }
-  size_t unknown = read_now(v, d.from, static_cast<char *>(out));
+  const size_t unknown = read_now(v, d.from, static_cast<char *>(out));
+  const Origin origin = origin_of(v->known, d.from);
   hold.unlock();
-  if (unknown != 0 && !foretold(out, bytes))
-    count_unknown_read(unknown, call);
+  if ((unknown != 0 || origin != Origin::kTrue) && !foretold(out, bytes))
+    count_read(unknown != 0 ? unknown : bytes, unknown != 0 ? Origin::kTrue : origin);
 }
 
 void value_receive(uint64_t seq, void *to, size_t bytes) {

@@ -1,0 +1,271 @@
+// Stated defaults: what is put where a program steers by a number that nobody computed.
+//
+// Losses, norms and checks depend on large tensors, whose elements are unknown. Where an operator leaves such a number,
+// and only few of them, it gets a default that lets training go on as it would: a positive finite loss and norm,
+// "all are finite", "none is infinite". From there on small operators compute with it for real (compute.h): a clipping
+// factor follows from the norm, an average from the loss. Each read of such a number is counted with its origin.
+//
+//   loss       loss functions                        the configured loss; times the elements for reduction="sum"
+//   reduction  mean, sum of floating-point numbers   the mean is the configured loss, a sum has it for each element
+//   norm       norms, maxima, minima, deviations     1
+//   finite     all, isfinite; any, isnan, isinf      yes; no
+//   routing    histc and bincount, sums of a         the tokens, spread over the experts as configured
+//              routing map: tokens of each expert
+//   number     one floating-point number, read by    the configured loss
+//              the host, that no operator above left
+//
+// Settings of server.conf: values.loss=START or START:END:STEPS (geometric over the optimizer steps);
+// values.routing=balanced or zipf:EXPONENT:SEED (the same experts are in demand on every rank and layer).
+#pragma once
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <random>
+
+#include "compute.h"
+
+namespace eidolon::torch_plugin {
+
+// What stands for an operator's results; known once per operator.
+enum class Default : uint8_t { kNone, kLoss, kMean, kSum, kNorm, kYes, kNo, kCounts, kRead, kChoice };
+
+// What the default of one call depends on; its arguments are gone when it ends.
+struct Statement {
+  Default how = Default::kNone;
+  bool floating = false;             // argument 0
+  bool sum = false;                  // reduction="sum"
+  int64_t elements = 0, targets = 0; // of arguments 0 and 1
+  int64_t choices = 0;               // argument 0 is a routing map: experts chosen for each token
+};
+
+namespace detail {
+
+struct Settings {
+  double loss = 2.0, last_loss = 2.0;
+  int64_t loss_steps = 0;
+  double exponent = 0; // of the Zipf distribution; 0: balanced
+  uint64_t seed = 0;
+};
+
+inline const Settings &settings() {
+  static const Settings all = [] {
+    Settings s;
+    if (const char *text = setting("values.loss")) {
+      const int n = sscanf(text, "%lf:%lf:%" SCNd64, &s.loss, &s.last_loss, &s.loss_steps);
+      if (n != 1 && n != 3)
+        fatal("server.conf: values.loss=%s: START or START:END:STEPS is allowed", text);
+      if (n == 1)
+        s.last_loss = s.loss;
+    }
+    if (const char *text = setting("values.routing"); text != nullptr && strcmp(text, "balanced") != 0 &&
+                                                      sscanf(text, "zipf:%lf:%" SCNu64, &s.exponent, &s.seed) != 2)
+      fatal("server.conf: values.routing=%s: balanced or zipf:EXPONENT:SEED is allowed", text);
+    return s;
+  }();
+  return all;
+}
+
+inline double loss_now() {
+  const Settings &s = settings();
+  if (s.loss_steps <= 0)
+    return s.loss;
+  const double share = std::min(1.0, static_cast<double>(eidolon_steps()) / static_cast<double>(s.loss_steps));
+  return s.loss * std::pow(s.last_loss / s.loss, share);
+}
+
+// Spreads `total` tokens over experts, by largest remainders: they add up exactly.
+inline std::vector<int64_t> routed(int64_t total, size_t experts) {
+  std::vector<double> weights(experts, 1.0);
+  const Settings &s = settings();
+  if (s.exponent > 0) {
+    std::vector<size_t> order(experts);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937_64 random(s.seed);
+    for (size_t i = experts; i > 1; --i) // not std::shuffle: the same on every standard library
+      std::swap(order[i - 1], order[random() % i]);
+    for (size_t i = 0; i < experts; ++i)
+      weights[order[i]] = std::pow(static_cast<double>(i + 1), -s.exponent);
+  }
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<int64_t> counts(experts);
+  std::vector<std::pair<double, size_t>> remainders(experts);
+  int64_t left = total;
+  for (size_t i = 0; i < experts; ++i) {
+    const double share = static_cast<double>(total) * weights[i] / sum;
+    counts[i] = static_cast<int64_t>(share);
+    remainders[i] = {counts[i] - share, i}; // ascending: the largest remainder first, then the first expert
+    left -= counts[i];
+  }
+  std::sort(remainders.begin(), remainders.end());
+  for (int64_t i = 0; i < left; ++i)
+    ++counts[remainders[static_cast<size_t>(i)].second];
+  return counts;
+}
+
+// The routing decision that a thread has seen last: its sum over the tokens is the tokens of each expert.
+struct Routing {
+  int64_t tokens, experts, choices;
+};
+inline thread_local Routing last_routing{};
+
+inline const c10::TensorImpl *tensor_in(Inputs inputs, size_t i) {
+  return i < inputs.size() && inputs[i].isTensor() ? inputs[i].unsafeToTensorImpl() : nullptr;
+}
+
+inline bool floating(const c10::TensorImpl *tensor) {
+  return c10::isFloatingType(c10::typeMetaToScalarType(tensor->dtype()));
+}
+
+// Puts numbers where a result lies, in its type; false if that cannot be.
+inline bool state(const c10::TensorImpl *result, const std::vector<Number> &numbers, Origin origin) {
+  char *storage = storage_of(result);
+  const auto n = static_cast<size_t>(result->numel());
+  if (storage == nullptr || n == 0 || !result->is_non_overlapping_and_dense())
+    return false;
+  std::vector<char> bytes;
+  char element[8];
+  for (size_t i = 0; i < n; ++i) {
+    const size_t item =
+        encode(numbers[numbers.size() == 1 ? 0 : i], c10::typeMetaToScalarType(result->dtype()), element);
+    if (item == 0)
+      return false;
+    bytes.insert(bytes.end(), element, element + item);
+  }
+  value_computed(storage + result->storage_offset() * static_cast<int64_t>(result->itemsize()), bytes.size(),
+                 bytes.data(), origin);
+  return true;
+}
+
+inline Number real(double value) { return {false, 0, value}; }
+inline Number integer(int64_t value) { return {true, value, 0}; }
+
+} // namespace detail
+
+inline Default default_of(const Operator &op) {
+  if (!op.has_schema || op.name.rfind("aten::", 0) != 0)
+    return Default::kNone;
+  const std::string name = op.name.substr(6);
+  const auto is = [&](std::initializer_list<const char *> names) {
+    return std::any_of(names.begin(), names.end(), [&](const char *n) { return name == n; });
+  };
+  if (is({"nll_loss_forward", "nll_loss2d_forward", "cross_entropy_loss", "mse_loss", "l1_loss", "smooth_l1_loss",
+          "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss",
+          "ctc_loss"}))
+    return Default::kLoss;
+  if (is({"mean"}))
+    return Default::kMean;
+  if (is({"sum"}))
+    return Default::kSum;
+  if (is({"linalg_vector_norm", "norm", "_foreach_norm", "linalg_norm", "linalg_matrix_norm", "frobenius_norm",
+          "nuclear_norm", "amax", "amin", "max", "min", "_foreach_max", "std", "var", "dot", "vdot"}))
+    return Default::kNorm;
+  if (is({"all", "isfinite"}))
+    return Default::kYes;
+  if (is({"any", "isnan", "isinf", "isposinf", "isneginf"}))
+    return Default::kNo;
+  if (is({"histc", "bincount"}))
+    return Default::kCounts;
+  if (is({"_local_scalar_dense", "copy_"}))
+    return Default::kRead;
+  if (is({"topk"}))
+    return Default::kChoice;
+  return Default::kNone;
+}
+
+// At the begin of an operator: what its default will depend on. What the host is about to read gets its own at once.
+inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
+  Statement s{.how = how};
+  const c10::TensorImpl *first = detail::tensor_in(inputs, 0), *second = detail::tensor_in(inputs, 1);
+  if (how == Default::kRead) {
+    const c10::TensorImpl *source = op.copies ? second : first;
+    const bool to_host = !op.copies || (first != nullptr && first->key_set().has(c10::DispatchKey::CPU));
+    if (to_host && source != nullptr && plain_cuda(source) && source->numel() == 1 && detail::floating(source) &&
+        !detail::known(source))
+      detail::state(source, {detail::real(detail::loss_now())}, Origin::kNumber);
+    return {};
+  }
+  if (how == Default::kChoice) {
+    if (first != nullptr && plain_cuda(first) && first->sizes().size() == 2 && inputs.size() > 1 && inputs[1].isInt())
+      detail::last_routing = {first->sizes()[0], first->sizes()[1], inputs[1].toInt()};
+    return {};
+  }
+  if (first != nullptr) {
+    s.floating = detail::floating(first);
+    s.elements = first->numel();
+    const auto &seen = detail::last_routing;
+    if (first->sizes().size() == 2 && first->sizes()[0] == seen.tokens && first->sizes()[1] == seen.experts)
+      s.choices = seen.choices;
+  }
+  if (second != nullptr)
+    s.targets = second->numel();
+  if (how == Default::kLoss) {
+    constexpr int64_t kSum = 2; // at::Reduction
+    for (size_t i = 2; i < inputs.size(); ++i)
+      s.sum = s.sum || (inputs[i].isInt() && inputs[i].toInt() == kSum);
+  }
+  return s;
+}
+
+namespace detail {
+
+// What stands for one result: one number for all of its elements, or one for each; none where nothing is stated.
+inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const c10::TensorImpl *result) {
+  const double each = static_cast<double>(s.elements) / static_cast<double>(std::max<int64_t>(result->numel(), 1));
+  const auto counts = [&](int64_t total) {
+    std::vector<Number> numbers;
+    for (const int64_t count : routed(total, static_cast<size_t>(result->numel())))
+      numbers.push_back(integer(count));
+    return std::pair(numbers, Origin::kRouting);
+  };
+  const bool numbers = floating(result) && s.floating;
+  switch (s.how) {
+  case Default::kLoss: {
+    const bool whole = s.sum && result->numel() == 1;
+    return {{real(loss_now() * static_cast<double>(whole ? std::max<int64_t>(s.targets, 1) : 1))}, Origin::kLoss};
+  }
+  case Default::kMean:
+    if (numbers)
+      return {{real(loss_now())}, Origin::kReduction};
+    break;
+  case Default::kSum:
+    if (numbers)
+      return {{real(loss_now() * each)}, Origin::kReduction};
+    if (s.choices > 0 && result->numel() == last_routing.experts)
+      return counts(last_routing.tokens * s.choices);
+    break;
+  case Default::kNorm:
+    if (floating(result))
+      return {{real(1.0)}, Origin::kNorm};
+    break;
+  case Default::kYes:
+  case Default::kNo:
+    return {{integer(s.how == Default::kYes)}, Origin::kFinite};
+  case Default::kCounts:
+    if (result->numel() > 1) // else a bincount whose length is unknown as well
+      return counts(s.elements);
+    break;
+  default:
+    break;
+  }
+  return {{}, Origin::kTrue};
+}
+
+} // namespace detail
+
+// At the end of an operator that was not computed: states its first result, if that is small. True if it did.
+inline bool state_results(const Statement &s, Inputs results) {
+  if (s.how == Default::kNone || results.empty() || capturing())
+    return false;
+  bool stated = false;
+  each_tensor(results[0], [&](const c10::TensorImpl *result) { // what follows it (weights, indices) has no default
+    if (result->numel() > kMostElements || detail::known(result))
+      return;
+    const auto [numbers, origin] = detail::stand_in(s, result);
+    if (!numbers.empty())
+      stated = detail::state(result, numbers, origin) || stated;
+  });
+  return stated;
+}
+
+} // namespace eidolon::torch_plugin

@@ -1,0 +1,78 @@
+"""Reads of values that were never computed: counted by call site, and judged.
+
+Emulated kernels compute nothing, so a host that reads a number off the device may read one that nobody knows. The shim
+reports each such read with its size and with what it was given instead (``interposer/torch/defaults.h``):
+
+* a *stated default*: a loss, a norm, a finite check, the tokens that a router sent to each expert, or what was computed
+  from one of them. Training goes on as it would; the summary says how often;
+* nothing, in *bulk*: more than :data:`BULK_BYTES` at once, as a checkpoint reads. The bytes are zeros that no program
+  steers by;
+* nothing: zeros in place of a size, a count, or a number with no named default. Under ``--strict`` the run fails.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+BULK_BYTES = 64 << 10  #: reads of more unknown bytes than this are bulk
+
+
+class Origin(enum.IntEnum):
+    """What a read was given; the numbers are those of ``eidolon::Origin`` in the shim."""
+
+    NOTHING = 0
+    NUMBER = 1
+    REDUCTION = 2
+    LOSS = 3
+    NORM = 4
+    FINITE = 5
+    ROUTING = 6
+
+
+class Reads:
+    """Counts of reads by (site, default, bulk)."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, Origin, bool], list[int]] = {}
+
+    def add(self, site: str, origin: int, size_bytes: int) -> None:
+        """One read. An origin of a newer shim counts as nothing: it fails rather than passes unseen."""
+        known = Origin(origin) if 0 <= origin <= max(Origin) else Origin.NOTHING
+        key = (site, known, known == Origin.NOTHING and size_bytes > BULK_BYTES)
+        entry = self._counts.setdefault(key, [0, 0])
+        entry[0] += 1
+        entry[1] += size_bytes
+
+    def entries(self) -> list[dict[str, Any]]:
+        """For the summary, in order of site."""
+        return [
+            {
+                "site": site,
+                "default": None if origin == Origin.NOTHING else origin.name.lower(),
+                "bulk": bulk,
+                "count": count,
+                "bytes": size_bytes,
+            }
+            for (site, origin, bulk), (count, size_bytes) in sorted(self._counts.items())
+        ]
+
+    def by_site(self) -> dict[str, tuple[int, int]]:
+        """(count, bytes) of each site, whatever was given."""
+        found: dict[str, tuple[int, int]] = {}
+        for (site, _, _), (count, size_bytes) in self._counts.items():
+            before = found.get(site, (0, 0))
+            found[site] = (before[0] + count, before[1] + size_bytes)
+        return found
+
+    def unstated(self) -> str:
+        """What fails a strict run: one line, empty if there is nothing."""
+        found = {
+            site: count
+            for (site, origin, bulk), (count, _) in sorted(self._counts.items())
+            if origin == Origin.NOTHING and not bulk
+        }
+        if not found:
+            return ""
+        worst = max(found, key=lambda site: found[site])
+        return f"{sum(found.values())} reads of values that were never computed and have no default, most by {worst}"

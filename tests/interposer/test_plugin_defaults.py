@@ -1,0 +1,113 @@
+"""The torch plugin: numbers that nobody computed get a stated default, and small operators go on from it.
+
+Each test runs in a workload. ``given`` is what a read was counted with: 0 nothing, else the default's number
+(``eidolon_simcore.values.Origin``).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eidolon_simcore.values import Origin
+
+Workload = Callable[[str], Any]
+
+PRELUDE = """
+import torch.nn.functional as F
+def given(action):
+    passed("read")
+    answer = action()
+    return [answer, [r["default"] for r in passed("read")]]
+logits, targets = unknown(64, 1000), torch.zeros(64, dtype=torch.int64, device="cuda")
+big = unknown(100, 100)
+"""
+
+
+def run(workload: Workload, expression: str) -> Any:
+    return workload(PRELUDE + f"result = given(lambda: {expression})")
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "origin"),
+    [
+        ("F.cross_entropy(logits, targets).item()", 2.0, Origin.LOSS),
+        ("F.cross_entropy(logits, targets, reduction='sum').item()", 128.0, Origin.LOSS),
+        ("F.mse_loss(big, big.clone()).item()", 2.0, Origin.LOSS),
+        ("(F.cross_entropy(logits, targets) / 4).item()", 0.5, Origin.LOSS),
+        ("F.cross_entropy(logits, targets).detach().float().cpu().item()", 2.0, Origin.LOSS),
+        ("F.cross_entropy(logits.bfloat16(), targets).item()", 2.0, Origin.LOSS),
+        ("big.mean().item()", 2.0, Origin.REDUCTION),
+        ("big.sum().item()", 20_000.0, Origin.REDUCTION),
+        ("big.norm().item()", 1.0, Origin.NORM),
+        ("torch.linalg.vector_norm(torch.stack([big.norm(), big.norm()])).item()", pytest.approx(2**0.5), Origin.NORM),
+        ("torch._foreach_norm([big, big])[1].item()", 1.0, Origin.NORM),
+        ("big.abs().max().item()", 1.0, Origin.NORM),
+        ("torch.clamp(0.5 / (big.norm() + 1.0), max=1.0).item()", 0.25, Origin.NORM),
+        ("torch.isfinite(big).all().item()", True, Origin.FINITE),
+        ("torch.isnan(big).any().item()", False, Origin.FINITE),
+        ("torch.isinf(big.norm()).item()", False, Origin.NORM),
+        ("bool(torch.isfinite(unknown(1)))", True, Origin.FINITE),
+        ("unknown(1).item()", 2.0, Origin.NUMBER),
+        ("unknown(1).cpu().item()", 2.0, Origin.NUMBER),
+    ],
+)
+def test_a_stated_default(workload: Workload, expression: str, value: Any, origin: Origin) -> None:
+    assert run(workload, expression) == [value, [origin]]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "unknown(1, dtype=torch.int64).item()",
+        "unknown(9000, dtype=torch.int64).sum().item()",
+        "unknown(1, dtype=torch.bool).item()",
+        "big.argmax().item()",
+    ],
+)
+def test_sizes_counts_and_indices_have_none(workload: Workload, expression: str) -> None:
+    answer, reads = run(workload, expression)
+    assert (answer, reads) == (0, [Origin.NOTHING])
+
+
+def test_what_is_known_is_true_and_not_counted(workload: Workload) -> None:
+    assert run(workload, "gpu(3.0, 4.0).norm().item()") == [5.0, []]
+    assert run(workload, "torch.isfinite(gpu(1.0, float('inf'))).all().item()") == [False, []]
+
+
+def test_a_default_is_gone_with_what_overwrites_it(workload: Workload) -> None:
+    assert run(workload, "(x := big.norm(), x.fill_(7.0), x.item())[2]") == [7.0, []]
+
+
+def test_a_block_that_held_a_default_does_not_leak_it(workload: Workload) -> None:
+    assert workload(
+        PRELUDE
+        + """
+        x = big.norm()
+        at = x.data_ptr()
+        del x
+        y = torch.empty(1, dtype=torch.int32, device="cuda")
+        result = [y.data_ptr() == at, *given(y.item)]
+        """.replace("\n        ", "\n")
+    ) == [True, 0, [Origin.NOTHING]]
+
+
+def test_tokens_are_spread_evenly_over_experts(workload: Workload) -> None:
+    counts = "torch.histc(unknown(1000).float(), bins=3, min=0, max=3).tolist()"
+    assert run(workload, counts) == [[334.0, 333.0, 333.0], [Origin.ROUTING]]
+    assert run(workload, "unknown(1000, dtype=torch.int64).bincount(minlength=4).tolist()") == [
+        [250] * 4,
+        [Origin.NOTHING, Origin.NOTHING, Origin.ROUTING],  # bincount reads the least and the greatest itself
+    ]
+
+
+def test_the_sum_of_a_routing_map_has_each_tokens_choices(workload: Workload) -> None:
+    assert workload(
+        PRELUDE
+        + """
+scores = unknown(512, 8)
+chosen = scores.topk(2).indices
+routing = torch.zeros(512, 8, dtype=torch.int32, device="cuda").scatter(1, chosen, 1).bool()
+result = given(lambda: routing.sum(dim=0).tolist())
+"""
+    ) == [[128] * 8, [Origin.ROUTING]]
