@@ -2,7 +2,8 @@
 #
 #   make demo    an unmodified DDP script on 2 emulated servers x 2 GPUs
 #   make test    unit, property and native tests
-#   make e2e     whole runs through `eidolon run`
+#   make e2e     whole runs through `eidolon run`, and on a real Kubernetes that it brings up (root, Debian packages)
+#   make images  container images as archives in build/images
 #
 # Downloads go to uv's cache, outside the checkout; the environment is hard-linked from there.
 
@@ -23,7 +24,8 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-full lint tidy format generate kind-torch sanitize native-cuda12 clean
+.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-local e2e-kubernetes e2e-observe e2e-full lint tidy \
+  format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
 help:
 	@sed -n 's/^#  *\(make .*\)/\1/p' Makefile; echo 'also: setup lint tidy format generate kind-torch sanitize native-cuda12 clean'
@@ -35,6 +37,8 @@ setup: $(VENV)/.eidolon.stamp
 $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "make: a C++20 compiler is needed (Debian: apt-get install g++)"; exit 1; }
 	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
+	# MLCommons' reader of Chakra traces, for tests; what it says it depends on (notebooks, plots) none of it needs.
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps mlc-chakra==1.0.*
 	@touch $@
 
 $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
@@ -81,6 +85,20 @@ $(HEADERS12)/.stamp: tools/bootstrap.py
 	$(PYTHON) tools/bootstrap.py $(HEADERS12) --no-deps $(HEADER_WHEELS12)
 	@touch $@
 
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+# Archives for `kind load image-archive` or `ctr --namespace=k8s.io images import`; see images/build.py.
+images: setup
+	$(BIN)/python images/build.py $(IMAGES)
+
+# A stock torch in a folder, for pods to mount through a claim. Hard links to uv's cache: it costs no space.
+TORCH_SITE := $(CACHE)/torch-site
+torch-site: $(TORCH_SITE)/.stamp
+
+$(TORCH_SITE)/.stamp: tools/bootstrap.py $(VENV)/.dependencies.stamp
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --target $(TORCH_SITE) torch==2.11.0 numpy
+	@touch $@
+
 # ---- run and check ---------------------------------------------------------------------------------------------------
 
 demo: setup
@@ -91,11 +109,28 @@ test: test-native test-python
 test-python: setup
 	$(BIN)/python -m pytest tests $(ARGS)
 
-e2e: setup
+e2e: e2e-local e2e-kubernetes
+
+e2e-local: setup
 	$(BIN)/python -m pytest e2e/local -m "not slow" $(ARGS)
 
-e2e-full: setup
-	$(BIN)/python -m pytest e2e/local $(ARGS)
+# Needs Debian's package `prometheus`: a real server scrapes real runs.
+e2e-observe: setup
+	$(BIN)/python -m pytest e2e/observe $(ARGS)
+
+# On the cluster of e2e/cluster, which stays up for the next time (`make cluster-down`), or on that of KUBECONFIG.
+e2e-kubernetes: setup images torch-site
+	$(BIN)/python -m pytest e2e/kubernetes -m "not slow" $(ARGS)
+
+e2e-full: setup images torch-site
+	$(BIN)/python -m pytest e2e/local e2e/kubernetes -s $(ARGS)
+
+# The first time it builds Kubernetes from its Go modules, into the user's cache: a quarter of an hour on two cores.
+cluster-up: setup
+	$(BIN)/python -m e2e.cluster up
+
+cluster-down: setup
+	$(BIN)/python -m e2e.cluster down
 
 lint: setup
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+sys.path.insert(0, str(REPOSITORY / "tests"))  # helpers that are shared with the unit tests
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,7 @@ RING_HEADER = _structure(
     (220, "space_bell", "<u4"),
     (224, "clock_ns", "<i8"),
     (232, "fatal_status", "<u4"),
+    (240, "delivered", "<u8"),
     (256, "fatal", "S1024"),
     # written by the shim
     (1280, "used_bytes", "(64,)<i8"),

@@ -1,21 +1,29 @@
 """The agent of one emulated server.
 
-``python -m eidolon_interposer.agent --plan PLAN --server N --dir EIDOLON_DIR --core HOST:PORT``
+``python -m eidolon_interposer.agent --plan PLAN --server N --dir EIDOLON_DIR --core HOST:PORT [--tls DIR]``
 
 It stands between the shims of its server and the simulation core: it finds the ranks' rings, sends what they hold over
 one gRPC stream, and writes answers back. It prints ``ready`` once the core said welcome, and ends after the workload
 did, with 0 if the core took everything.
+
+With ``--tls`` the stream is encrypted, the core has to show the very certificate in ``DIR/tls.crt``, and the token
+comes from ``DIR/token``. Without, both ends are on one machine.
 
 Two threads do the work. The *sender* is the stream's request iterator: gRPC asks it for the next message when the one
 before has gone out, so a slow core slows the sender, then fills the rings, then holds the ranks; nothing queues up
 without bound. While there is nothing to send it sleeps on the server's bell. The *receiver* is the main thread: it
 iterates over the core's messages and writes replies straight into the slots of those who wait.
 
-How it ends
------------
+Nothing of a run is in this process alone: positions, sessions and what was delivered lie in shared memory, and move
+only once the other side has it. So an agent that was killed is replaced by a new one, and the run goes on as if
+nothing had happened.
+
+How it begins and ends
+----------------------
+* ``Go`` from the core, when all servers are there: ``D/go`` opens the launcher's gate.
 * ``D/exit`` is there and every ring is drained and gone: Goodbye; the core closes the stream.
-* ``Stop`` from the core: the ranks end at their next call; then as above.
-* The core is lost: every rank is ended with that reason; exit code 1.
+* ``Stop`` from the core: the ranks end at their next call, ``D/stop`` makes the launcher end the rest; then as above.
+* The core is lost: every rank is ended with that reason, ``D/stop`` says so; exit code 1.
 * SIGTERM: ranks get a short time to end, then are ended; Goodbye.
 """
 
@@ -23,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib.metadata
 import json
 import signal
@@ -46,6 +55,8 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 
 PROTOCOL = 1
+CERTIFICATE_NAME = "eidolon-core"  #: whatever the core's address is
+INTERRUPTED = "interrupted by "  #: begins the launcher's reason where somebody took the server down
 BATCH_LIMIT_BYTES = 1 << 20
 SLEEP_NS = 5_000_000  #: longest sleep on the bell
 LOOK_AROUND_NS = 20_000_000  #: how often rings, locks and the exit file are looked for
@@ -54,7 +65,7 @@ WELCOME_LIMIT_S = 10.0
 FAREWELL_LIMIT_S = 10.0  #: how long the core may take to close the stream
 ORPHAN_LIMIT_S = 10.0  #: how long ranks may outlive the workload's launcher
 TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
-TERMINATE_HARD_LIMIT_S = 4.5  #: how long the agent may outlive it, even if the core takes nothing any more
+TERMINATE_HARD_LIMIT_S = 3.5  #: how long the agent may outlive it, even if the core takes nothing any more
 
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
@@ -93,17 +104,39 @@ class Plan:
         except (OSError, ValueError) as error:
             raise AgentError(f"cannot read the plan {path}: {error}") from error
         try:
-            server = plan["server"]
+            server, core = plan["server"], plan["core"]
             return cls(
                 devices=_integer(server["devices"]),
                 ranks=_integer(server["ranks"]),
                 world=_integer(server["world"]),
                 gpu=str(server["gpu"]),
                 conf={str(key): str(value) for key, value in server["conf"].items()},
-                token=str(plan["core"]["token"]),
+                token=str(core.get("token", "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise AgentError(f"{path} is no plan: {type(error).__name__} {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The files of ``--tls DIR``: the run's token, and the only certificate that is trusted."""
+
+    token: str
+    certificate: bytes
+
+    @classmethod
+    def read(cls, directory: Path) -> Trust:
+        """Reads ``token`` and ``tls.crt``. Raises :class:`OSError`, :class:`ValueError`."""
+        return cls((directory / "token").read_text("ascii").strip(), (directory / "tls.crt").read_bytes())
+
+    def channel(self, core: str) -> grpc.Channel:
+        # The certificate is the root of trust, so who else has one of this name does not matter.
+        options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", CERTIFICATE_NAME))
+        return grpc.secure_channel(core, grpc.ssl_channel_credentials(self.certificate), options)
+
+
+def _plain_channel(core: str) -> grpc.Channel:
+    return grpc.insecure_channel(core, options=_CHANNEL_OPTIONS)
 
 
 def _integer(value: object) -> int:
@@ -115,8 +148,17 @@ def _integer(value: object) -> int:
 class Agent:
     """One run of one server. :meth:`run` is called once."""
 
-    def __init__(self, plan: Plan, server: int, directory: ServerDirectory, core: str, welcome_limit_s: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        server: int,
+        directory: ServerDirectory,
+        core: str,
+        welcome_limit_s: float,
+        trust: Trust | None = None,
+    ) -> None:
         self._plan = plan
+        self._trust = trust
         self._server = server
         self._directory = directory
         self._core = core
@@ -137,7 +179,7 @@ class Agent:
         """Serves the ranks until the workload ends; the process's exit code."""
         heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         heart.start()
-        channel = grpc.insecure_channel(self._core, options=_CHANNEL_OPTIONS)
+        channel = self._trust.channel(self._core) if self._trust else _plain_channel(self._core)
         self._call = pb_grpc.SimulationStub(channel).Connect(self._send(), wait_for_ready=True)
         limit = threading.Timer(self._welcome_limit_s, self._call.cancel)
         limit.daemon = True
@@ -185,49 +227,60 @@ class Agent:
     def _receive(self, message: pb.CoreMessage) -> None:
         match message.WhichOneof("message"):
             case "replies":
-                rank = self._ranks.by_session.get(message.replies.session)
-                if rank is not None:  # else it died while it waited
-                    with self._failing(rank):
-                        for reply in message.replies.replies:
+                with self._rank(message.replies.session) as rank:
+                    for reply in message.replies.replies:
+                        if rank:
                             rank.answer(Answer(reply.seq, reply.thread, reply.clock_ns, reply.value))
             case "payload":
-                rank = self._ranks.by_session.get(message.payload.session)
-                if rank is not None:
-                    with self._failing(rank):
-                        rank.deliver(message.payload.seq, message.payload.data)
+                with self._rank(message.payload.session) as rank:
+                    if rank:
+                        rank.deliver(message.payload.seq, message.payload.data, message.payload.number)
             case "clocks":
                 for session, clock_ns in zip(message.clocks.sessions, message.clocks.clock_ns, strict=True):
-                    rank = self._ranks.by_session.get(session)
-                    if rank is not None:
-                        rank.publish_clock(clock_ns)
+                    with self._rank(session) as rank:
+                        if rank:
+                            rank.publish_clock(clock_ns)
+            case "taken":
+                for session, messages in zip(message.taken.sessions, message.taken.messages, strict=True):
+                    with self._rank(session) as rank:
+                        if rank:
+                            rank.taken(messages)
             case "stop":
                 self._stop(message.stop)
+            case "go":
+                self._directory.open_gate()
             case "welcome":
-                if message.welcome.protocol != PROTOCOL:
-                    raise AgentError(
-                        f"the core at {self._core} speaks protocol {message.welcome.protocol} (version "
-                        f"{message.welcome.version}), this agent {PROTOCOL} (version {version()})"
-                    )
-                self._welcomed.set()
-                print("ready", flush=True)
+                self._welcome(message.welcome)
             case other:
                 raise AgentError(f"the core at {self._core} sent an unknown message ({other})")
+
+    def _welcome(self, welcome: pb.Welcome) -> None:
+        if welcome.protocol != PROTOCOL:
+            raise AgentError(
+                f"the core at {self._core} speaks protocol {welcome.protocol} (version {welcome.version}), "
+                f"this agent {PROTOCOL} (version {version()})"
+            )
+        self._welcomed.set()
+        print("ready", flush=True)
 
     def _stop(self, stop: pb.Stop) -> None:
         status = ReplyStatus.FAILED if stop.failed else ReplyStatus.STOP
         if stop.session == 0:
+            self._directory.tell_launcher(stop.reason, failed=stop.failed)
             self._ranks.end(status, stop.reason)
         elif (rank := self._ranks.by_session.get(stop.session)) is not None:
             rank.end(status, stop.reason)
 
     @contextlib.contextmanager
-    def _failing(self, rank: Rank) -> Iterator[None]:
-        """Ends the rank, and nothing else, for what is wrong in its ring."""
+    def _rank(self, session: int) -> Iterator[Rank | None]:
+        """A rank that something came for; None if it died meanwhile. What is wrong in its ring ends it, no other."""
+        rank = self._ranks.by_session.get(session)
         try:
-            yield
+            yield rank
         except RingError as error:
-            say(f"session {rank.session}: {error}")
-            rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
+            say(f"session {session}: {error}")
+            if rank is not None:
+                rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
 
     # ---- the sender ---------------------------------------------------------------------------------------------
 
@@ -266,10 +319,11 @@ class Agent:
             self._looked_ns = now_ns
             yield from self._look_around(now_ns)
         for rank in self._ranks:
-            yield from self._drain(rank)
+            if not rank.leaving:
+                yield from self._drain(rank)
         bell = page.bell
         page.listen(True)
-        news = any(rank.ring.has_news() for rank in self._ranks)
+        news = any(rank.ring.has_news() for rank in self._ranks if not rank.leaving)
         if not news and page.wait(bell, SLEEP_NS) and self._directory.changed():
             self._looked_ns = 0  # a new rank soon blocks
         page.listen(False)
@@ -291,11 +345,12 @@ class Agent:
             yield from self._hurry(now_ns)
         if not len(self._ranks):
             code, reason = state or (128 + signal.SIGTERM, "the agent was terminated")
+            interrupted = state is None or reason.startswith(INTERRUPTED)
             self._leaving = True
             farewell = threading.Timer(FAREWELL_LIMIT_S, self._call.cancel)
             farewell.daemon = True
             farewell.start()
-            yield pb.AgentMessage(goodbye=pb.Goodbye(exit_code=code, reason=reason))
+            yield pb.AgentMessage(goodbye=pb.Goodbye(exit_code=code, reason=reason, interrupted=interrupted))
             self._said_goodbye = True  # it has gone out
 
     def _hurry(self, now_ns: int) -> Iterator[pb.AgentMessage]:
@@ -308,10 +363,12 @@ class Agent:
             return
         self._ranks.end(ReplyStatus.FAILED, reason)
         for rank in self._ranks:
-            say(f"session {rank.session} is still running: {reason}")
-            yield from self._drain(rank)
+            if not rank.leaving:
+                say(f"session {rank.session} is still running: {reason}")
+                yield from self._drain(rank)
             if rank.session in self._ranks.by_session:
-                yield self._left(rank, orderly=False)
+                if not rank.leaving:
+                    yield self._left(rank, orderly=False)
                 self._ranks.let_go(rank, died=False, keep_file=True)
 
     @staticmethod
@@ -324,11 +381,14 @@ class Agent:
             world=ring.world,
             pid=ring.pid,
             epoch_ns=ring.epoch_ns,
+            delivered=ring.delivered,
         )
         return pb.AgentMessage(joined=joined)
 
     @staticmethod
     def _left(rank: Rank, *, orderly: bool) -> pb.AgentMessage:
+        rank.leaving = True
+        rank.ring.sent()
         return pb.AgentMessage(left=pb.RankLeft(session=rank.session, orderly=orderly, records=rank.ring.tail))
 
     def _drain(self, rank: Rank) -> Iterator[pb.AgentMessage]:
@@ -336,10 +396,12 @@ class Agent:
         try:
             goal = rank.ring.head  # what comes meanwhile is for the next round: other ranks have their turn
             while (batch := rank.ring.batch(BATCH_LIMIT_BYTES)) is not None:
-                yield _event_batch(rank.session, batch)
-                if self._over.is_set():  # it may not have gone out
+                rank.ring.sent(
+                    batch
+                )  # before it goes out: the core may say that it has it before we are asked for more
+                yield _event_batch(rank, batch)
+                if self._over.is_set():
                     return
-                rank.ring.commit(batch)
                 if rank.ring.tail >= goal:
                     break
             if rank.outbox:
@@ -355,7 +417,11 @@ class Agent:
         return message
 
     def _see_off(self, rank: Rank) -> Iterator[pb.AgentMessage]:
-        """Lets a rank go whose process is gone, after sending what it left."""
+        """Lets a rank go whose process is gone, once the core has taken all that it left."""
+        if rank.leaving:
+            if rank.ring.settled:
+                self._ranks.let_go(rank, died=True)
+            return
         try:
             if rank.ring.alive():
                 return
@@ -365,7 +431,6 @@ class Agent:
         yield from self._drain(rank)
         if rank.session in self._ranks.by_session and not self._over.is_set():
             yield self._left(rank, orderly=rank.ring.closed)
-            self._ranks.let_go(rank, died=True)
 
     # ---- beside the stream --------------------------------------------------------------------------------------
 
@@ -383,6 +448,7 @@ class Agent:
     def _abandon(self, reason: str) -> None:
         """Ends every rank without the core, those too that are just coming up."""
         with contextlib.suppress(OSError):
+            self._directory.tell_launcher(reason, failed=True)
             for _ in self._ranks.discover():
                 pass
         self._ranks.end(ReplyStatus.FAILED, reason)
@@ -393,17 +459,20 @@ class Agent:
             self._over.wait(HEARTBEAT_S)
 
 
-def _event_batch(session: int, batch: Batch) -> pb.AgentMessage:
+def _event_batch(rank: Rank, batch: Batch) -> pb.AgentMessage:
     return pb.AgentMessage(
         batch=pb.EventBatch(
-            session=session,
+            session=rank.session,
+            delivered=rank.ring.delivered,
             first_seq=batch.first_seq,
             count=batch.count,
             records=batch.records,
             signatures=[
                 pb.Signature(id=s.id, kind=s.kind, name=s.name, attributes=s.attributes) for s in batch.signatures
             ],
-            payloads=[pb.RecordPayload(seq=seq, data=data) for seq, data in batch.payloads],
+            payloads=[
+                pb.RecordPayload(seq=seq, data=data, position=position) for seq, data, position in batch.payloads
+            ],
         )
     )
 
@@ -423,16 +492,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--server", type=int, required=True, help="index of the emulated server, 0-based")
     parser.add_argument("--dir", type=Path, required=True, help="EIDOLON_DIR, shared with the workload")
     parser.add_argument("--core", required=True, metavar="HOST:PORT")
+    parser.add_argument("--tls", type=Path, metavar="DIR", help="token, and tls.crt: the core's certificate")
     parser.add_argument("--connect-timeout", type=float, default=WELCOME_LIMIT_S, metavar="SECONDS")
     options: Any = parser.parse_args(arguments)
     sys.setswitchinterval(0.0005)  # the receiver should not wait 5 ms for a sender that is packing a batch
     try:
         plan = Plan.read(options.plan)
+        trust = Trust.read(options.tls) if options.tls else None
+        if trust is not None:
+            plan = dataclasses.replace(plan, token=trust.token)
         directory = ServerDirectory(options.dir, plan.conf, options.server)
     except (AgentError, OSError, ValueError) as error:
         say(str(error))
         return 2
-    agent = Agent(plan, options.server, directory, options.core, options.connect_timeout)
+    agent = Agent(plan, options.server, directory, options.core, options.connect_timeout, trust)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, agent.terminate)
     return agent.run()

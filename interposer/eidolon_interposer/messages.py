@@ -48,7 +48,10 @@ class MessageRing:
 
 
 class MessageConsumer(MessageRing):
-    """The reading end. ``tail`` is its own count; the one in the header is for the producer (and for a restart)."""
+    """The reading end. ``tail`` is its own count; the one in the header is for the producer (and for a restart).
+
+    Reading is apart from freeing: :meth:`pass_by` moves ``tail`` only, :meth:`free` tells the producer too.
+    """
 
     def __init__(
         self, mapping: SharedMapping, name: str, offset: int, capacity: int, head_word: int, tail_word: int
@@ -63,7 +66,7 @@ class MessageConsumer(MessageRing):
         return head
 
     def messages(self, head: int) -> Iterator[tuple[int, bytes, int]]:
-        """(type, body, position behind it) of the messages from the tail to ``head``; frees no message."""
+        """(type, body, position behind it) of the messages from the tail to ``head``, pads included; frees nothing."""
         position = self.tail
         while position < head:
             at = position % self.capacity
@@ -74,8 +77,7 @@ class MessageConsumer(MessageRing):
                 position += room
                 if position > head:
                     raise RingError(f"{self._name}: a pad at {position - room} reaches beyond the head {head}")
-                if position - room == self.tail:
-                    self.free(position)
+                yield kind, b"", position
                 continue
             total = aligned(HEAD_BYTES + size)
             if total > room or position + total > head:
@@ -86,9 +88,12 @@ class MessageConsumer(MessageRing):
             position += total
             yield kind, bytes(self._data[begin + HEAD_BYTES : begin + HEAD_BYTES + size]), position
 
-    def free(self, position: int) -> None:
-        """Gives the room before ``position`` back to the producer."""
+    def pass_by(self, position: int) -> None:
+        """What lies before ``position`` has been read."""
         self.tail = position
+
+    def free(self, position: int) -> None:
+        """Gives the room before ``position``, which was passed by, back to the producer. From any thread."""
         self._words[self._tail_word] = position
 
 

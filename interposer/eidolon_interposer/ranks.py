@@ -41,8 +41,9 @@ class Rank:
     name: str  #: of the ring file
     ring: RingReader
     session: int
-    outbox: deque[Answer | tuple[int, bytes]] = field(default_factory=deque)
+    outbox: deque[Answer | tuple[int, bytes, int]] = field(default_factory=deque)
     outbox_bytes: int = 0
+    leaving: bool = False  #: its leaving is on the way to the core
     lock: threading.Lock = field(default_factory=threading.Lock)
     open: bool = True
 
@@ -54,9 +55,9 @@ class Rank:
             elif self.open:
                 self.ring.reply(answer.thread, answer.seq, answer.clock_ns, answer.value)
 
-    def deliver(self, seq: int, data: bytes) -> None:
+    def deliver(self, seq: int, data: bytes, number: int) -> None:
         with self.lock:
-            self.outbox.append((seq, data))
+            self.outbox.append((seq, data, number))
             self.outbox_bytes += len(data)
             self._flush()
             if self.outbox_bytes > OUTBOX_LIMIT_BYTES:
@@ -84,6 +85,11 @@ class Rank:
         with self.lock:
             if self.open:
                 self.ring.publish_clock(clock_ns)
+
+    def taken(self, messages: int) -> None:
+        with self.lock:
+            if self.open:
+                self.ring.taken(messages)
 
     def end(self, status: ReplyStatus, reason: str) -> None:
         with self.lock:

@@ -8,8 +8,9 @@ Nothing in the file is trusted. The layout is checked once, against the file's s
 ids are checked each time, on copies. What does not fit raises :class:`RingError`; the caller then fails that rank and
 no other.
 
-Taking is two-phase: :meth:`RingReader.batch` only reads, :meth:`RingReader.commit` frees the room once the batch is on
-its way. An agent that dies between the two sends the batch again after its restart, and the core drops what it has.
+Taking has three phases: :meth:`RingReader.batch` only reads; :meth:`RingReader.sent` notes that the batch is on its
+way; :meth:`RingReader.taken` frees its room once the core has it. The position in the header is that of the last phase,
+so an agent that dies, at whatever moment, loses nothing: the next one begins there, and the core drops what it has.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from __future__ import annotations
 import fcntl
 import itertools
 import struct
+import threading
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +58,7 @@ DEFS_HEAD, DEFS_TAIL = word_of(RING_HEADER, "defs_head"), word_of(RING_HEADER, "
 INBOX_HEAD, INBOX_TAIL = word_of(RING_HEADER, "inbox_head"), word_of(RING_HEADER, "inbox_tail")
 CLOSED, IDLE = word_of(RING_HEADER, "closed"), word_of(RING_HEADER, "idle")
 SESSION, CLOCK = word_of(RING_HEADER, "session"), word_of(RING_HEADER, "clock_ns")
-FATAL_STATUS = word_of(RING_HEADER, "fatal_status")
+FATAL_STATUS, DELIVERED = word_of(RING_HEADER, "fatal_status"), word_of(RING_HEADER, "delivered")
 SPACE_WANTED, SPACE_BELL = word_of(RING_HEADER, "space_wanted"), word_of(RING_HEADER, "space_bell")
 INBOX_BELL = word_of(RING_HEADER, "inbox_bell")
 FATAL_OFFSET, FATAL_BYTES = offset_of(RING_HEADER, "fatal"), 1024
@@ -83,15 +86,15 @@ class Signature:
 class Batch:
     """Consecutive records of a rank, and what was defined before them.
 
-    ``payloads`` are (sequence number of the sending collective's record, bytes).
+    ``payloads`` are (sequence number of the sending collective's record, bytes, position behind it in the ring).
     """
 
     first_seq: int
     count: int
     records: bytes
     signatures: list[Signature]
-    payloads: list[tuple[int, bytes]]
-    definitions_end: int  #: position in the ring of definitions; for :meth:`RingReader.commit`
+    payloads: list[tuple[int, bytes, int]]
+    definitions_end: int  #: position in the ring of definitions; for :meth:`RingReader.sent`
 
 
 def parse_signature(body: bytes) -> Signature:
@@ -196,6 +199,10 @@ class RingReader:
         )
         self._tail = int(header["tail"])
         _ = self.head
+        # What is on its way to the core: (number of the message, ends of its records and definitions).
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._sent = self._taken = 0
+        self._freeing = threading.Lock()
         # Ids defined so far. After a restart the earlier definitions are gone, so ids are then left to the core.
         self._known: NDArray[np.bool_] | None = None
         if self._definitions.tail == 0:
@@ -214,7 +221,7 @@ class RingReader:
 
     @property
     def tail(self) -> int:
-        """Number of records taken so far."""
+        """Number of records sent so far."""
         return self._tail
 
     @property
@@ -258,7 +265,7 @@ class RingReader:
         end = min(head, self._tail + max(1, limit_bytes // 2 // EVENT_RECORD.itemsize))
         definitions_head = self._definitions.head
         signatures: list[Signature] = []
-        payloads: list[tuple[int, bytes]] = []
+        payloads: list[tuple[int, bytes, int]] = []
         definitions_end, room = self._definitions.tail, limit_bytes // 2
         if definitions_head != definitions_end:
             take_all = self._shim_waits()
@@ -273,17 +280,18 @@ class RingReader:
                     if full:  # records before the one that sends it do not need it, nor what was defined after it
                         end = max(self._tail, min(end, seq))
                         break
-                    payloads.append((seq, body[8:]))
+                    payloads.append((seq, body[8:], position))
                 elif kind == MessageType.SIGNATURE:
                     if full:  # which records need it is not known
                         end = self._tail
                         break
                     signatures.append(parse_signature(body))
-                else:
+                elif kind != MessageType.PAD:
                     raise RingError(f"a definition of type {kind}")
                 room -= len(body)
                 definitions_end = position
         if end == self._tail and not signatures and not payloads:
+            self._note(self._tail, definitions_end)  # a pad may be all there is, and its room be waited for
             return None
         records = b"".join(view.tobytes() for view in self.views(end))
         self._learn(signatures)
@@ -320,12 +328,48 @@ class RingReader:
                 unknown = next(int(i) for i in ids if i >= len(self._known) or not self._known[i])
                 raise RingError(f"a record names signature {unknown}, which was never defined")
 
-    def commit(self, batch: Batch) -> None:
-        """Frees the room of a batch and wakes the shim if it waits for room."""
-        self._tail = batch.first_seq + batch.count
-        self._mapping.u64[TAIL] = self._tail
-        if batch.definitions_end != self._definitions.tail:
-            self._definitions.free(batch.definitions_end)
+    def sent(self, batch: Batch | None = None) -> None:
+        """A batch, or another message about this rank, is on its way to the core."""
+        self._sent += 1
+        if batch is None:
+            self._note(self._tail, self._definitions.tail)
+        else:
+            self._note(batch.first_seq + batch.count, batch.definitions_end)
+
+    def taken(self, messages: int) -> None:
+        """The core has taken so many messages about this rank: frees their room. From any thread."""
+        if messages > self._sent:
+            raise RingError(f"the core has taken {messages} messages, of which {self._sent} were sent")
+        self._taken = messages
+        self._free()
+
+    @property
+    def messages(self) -> int:
+        """Number of messages that were sent."""
+        return self._sent
+
+    @property
+    def settled(self) -> bool:
+        """The core has taken all that was sent."""
+        return self._taken == self._sent
+
+    def _note(self, tail: int, definitions_end: int) -> None:
+        if tail == self._tail and definitions_end == self._definitions.tail:
+            return
+        self._tail = tail
+        self._definitions.pass_by(definitions_end)
+        self._in_flight.append((self._sent, tail, definitions_end))
+        self._free()
+
+    def _free(self) -> None:
+        with self._freeing:
+            freed = None
+            while self._in_flight and self._in_flight[0][0] <= self._taken:
+                freed = self._in_flight.popleft()
+            if freed is None:
+                return
+            _, self._mapping.u64[TAIL], definitions_end = freed
+            self._definitions.free(definitions_end)
         if self._shim_waits():
             self._ring(SPACE_BELL)
 
@@ -357,10 +401,17 @@ class RingReader:
         if 0 <= thread < REPLY_SLOTS:
             futex.wake(self._mapping.address(SLOTS_OFFSET + thread * REPLY_SLOT.itemsize))
 
-    def deliver(self, seq: int, data: bytes) -> bool:
+    @property
+    def delivered(self) -> int:
+        """Number of the last payload that is in the inbox. An agent that died may have put the next one there too: a
+        shim ignores a second one."""
+        return self._mapping.u64[DELIVERED]
+
+    def deliver(self, seq: int, data: bytes, number: int) -> bool:
         """Puts a payload into the inbox; False while there is no room for it."""
         if not self._inbox.offer(MessageType.PAYLOAD, seq.to_bytes(8, "little"), data):
             return False
+        self._mapping.u64[DELIVERED] = number
         self._ring(INBOX_BELL)
         return True
 

@@ -6,6 +6,9 @@
     server.page          bell, heartbeat and memory accounts: ``ServerPage`` of abi.h (agent; shims write too)
     session              number of the last session that was given out (agent)
     ranks/<pid>-<n>.ring one ring per rank (its shim), made under another name and renamed when complete
+    go                   every server is there: a launcher that waits may start the workload (agent)
+    stop                 "code reason": the run is over; the launcher ends what still runs (agent)
+    image                what the launcher found in the image it runs in, "key=value" lines
     exit                 "code reason": how the workload ended (launcher)
 
 In Kubernetes it is a memory volume shared by containers that may run under different users, hence the wide modes of
@@ -153,6 +156,16 @@ class ServerDirectory:
         _replace(self.path / "session", str(number).encode(), 0o644)
         return number
 
+    def open_gate(self) -> None:
+        """Lets a launcher that waits start the workload."""
+        _replace(self.path / "go", b"\n", 0o644)
+
+    def tell_launcher(self, reason: str, *, failed: bool) -> None:
+        """Has the launcher end the workload, with 0 unless the run has failed. The first reason stands."""
+        if not (self.path / "stop").exists():
+            text = f"{int(failed)} {' '.join(reason.split())}\n"
+            _replace(self.path / "stop", text.encode("utf-8", errors="replace"), 0o644)
+
     def exit_state(self) -> tuple[int, str] | None:
         """Exit code and reason of the workload, once its launcher wrote them."""
         try:
@@ -178,8 +191,9 @@ def remove_server_directory(path: Path) -> None:
     for pattern in ("ranks/*.ring", "ranks/*.ring.tmp"):
         for ring in path.glob(pattern):
             ring.unlink(missing_ok=True)
-    for name in ("server.conf", "server.page", "session", "exit", "server.conf.tmp", "server.page.tmp", "session.tmp"):
+    for name in ("server.conf", "server.page", "session", "go", "stop", "image", "exit"):
         (path / name).unlink(missing_ok=True)
+        (path / f"{name}.tmp").unlink(missing_ok=True)
     for directory in (path / "ranks", path):
         with contextlib.suppress(OSError):  # gone, or not empty
             directory.rmdir()

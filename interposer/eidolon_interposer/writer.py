@@ -146,8 +146,10 @@ class RingWriter:
         return self._mapping.i64[offset // 8 + 1], self._mapping.i64[offset // 8 + 2]
 
     def read_inbox(self) -> None:
-        for _, body, position in self._inbox.messages(self._inbox.head):
-            self.payloads[int.from_bytes(body[:8], "little")] = body[8:]
+        for kind, body, position in self._inbox.messages(self._inbox.head):
+            if kind == MessageType.PAYLOAD:
+                self.payloads[int.from_bytes(body[:8], "little")] = body[8:]
+            self._inbox.pass_by(position)
             self._inbox.free(position)
 
     def wait_for_payload(self, seq: int, timeout_s: float = 10.0) -> bytes:

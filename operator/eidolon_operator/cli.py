@@ -1,4 +1,4 @@
-"""The command line: ``eidolon run``, ``eidolon validate``, ``eidolon gpus``, ``eidolon fetch``.
+"""The command line: ``eidolon run``, ``validate``, ``gpus``, ``fetch``; other verbs: :mod:`.commands`, :mod:`.tracing`.
 
 ``eidolon run`` takes the YAML of a ``SimulatedCluster``, or options and a command after ``--``. Options make the same
 object that a file would hold (and override fields of a file), so there is one set of rules and one set of messages.
@@ -18,6 +18,7 @@ from typing import Any, Final
 from eidolon_operator import plan as planning
 from eidolon_operator import report
 from eidolon_operator import spec as specs
+from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
@@ -60,6 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _validate(options.file, cluster=not options.local)
             case "fetch":
                 return _fetch(options)
+            case "report" | "compare":
+                return commands.run(options)
+            case "trace":
+                return tracing.run(options)
+            case "topology":
+                return _topology(options.file, options.svg)
             case _:
                 return _gpus()
     except SpecError as error:
@@ -90,7 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--strict", dest="cost.strict", action="store_true", default=None, help="fail where a warning would do"
     )
+    run.add_argument(
+        "--record",
+        dest="recording.enabled",
+        action="store_true",
+        default=None,
+        help="keep the timeline of the run, for `eidolon trace`",
+    )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
+    run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
+    run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
     run.add_argument(
         "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
     )
@@ -105,6 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument(
         "--local", action="store_true", help="check for `eidolon run`, which does without what only a cluster needs"
     )
+    topology = verbs.add_parser("topology", help="show the fabric of a SimulatedCluster", allow_abbrev=False)
+    of_topology = topology.add_subparsers(dest="what", required=True, metavar="show")
+    show = of_topology.add_parser("show", help="print its cables and draw it", allow_abbrev=False)
+    show.add_argument("file", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
+    show.add_argument("--svg", type=Path, metavar="OUT", help="where to draw it (NAME-topology.svg)")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
 
     fetch = verbs.add_parser(
@@ -121,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument(
         "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="limit of each wait for the cluster (30)"
     )
+    commands.add_verbs(verbs)
+    tracing.add_verb(verbs)
     return parser
 
 
@@ -128,8 +151,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     from eidolon_operator import local  # starts no process, but imports much
 
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
-    if options.__dict__["cost.strict"]:
-        given["cost.strict"] = True
+    given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}
     if (options.file is None) == (not command):
         _complain("run: needs either the FILE of a SimulatedCluster or a command after --")
         return EXIT_USAGE
@@ -152,7 +174,8 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
     out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        outcome = local.run(spec, plan, out=out, null_core=options.null_core)
+        endpoints = local.Endpoints(options.metrics, options.dcgm)
+        outcome = local.run(spec, plan, out=out, null_core=options.null_core, endpoints=endpoints)
     except local.RunError as error:
         _complain(str(error))
         return error.exit_code
@@ -195,6 +218,19 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return value
+
+
+def _topology(file: Path, svg: Path | None) -> int:
+    from eidolon_simcore.fabric import draw
+
+    spec = specs.load(file)
+    settings, fabric = planning.fabric(spec, planning.gpu_of(spec, str(file)), str(file))
+    for line in draw.text(fabric, settings):
+        print(line)
+    out = svg or Path(f"{spec.name}-topology.svg")
+    out.write_text(draw.svg(fabric, f"{_title(spec)}: {settings.type}"), "utf-8")
+    print(f"drawn in {out}")
+    return 0
 
 
 def _gpus() -> int:

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: the workload's own output, and one line of progress below it on a terminal.
+"""What a run shows while it runs: the workload's own output, and a few lines of status below it on a terminal.
 
 Output passes through as it comes. With several emulated servers each line says which one wrote it; with one, bytes are
 passed on untouched, so that progress bars and colours of the workload work.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import BinaryIO, Final
 
-_ERASE_LINE: Final = b"\r\x1b[2K"
+_ERASE_BELOW: Final = b"\r\x1b[J"  # from here to the end of the screen
+_UP: Final = b"\x1b[1A"
 
 
 class Console:
@@ -23,8 +25,8 @@ class Console:
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
         self.terminal = (sys.stdout.isatty() and sys.stderr.isatty()) if terminal is None else terminal
-        self._status = b""
-        self._shown = False  # the status line is on screen
+        self._status: list[bytes] = []
+        self._shown = 0  # lines of the status on screen
         self._at_line_start = True
 
     async def follow(self, source: asyncio.StreamReader, *, error: bool, prefix: str = "") -> None:
@@ -42,7 +44,7 @@ class Console:
             self.write(mark + pending + b"\n", error=error)
 
     def write(self, data: bytes, *, error: bool = False) -> None:
-        """Writes above the status line."""
+        """Writes above the status."""
         self._hide()
         stream = self._stderr if error else self._stdout
         try:
@@ -57,21 +59,26 @@ class Console:
         """One line of ours, on stderr."""
         self.write(("" if self._at_line_start else "\n").encode() + f"eidolon: {text}\n".encode(), error=True)
 
-    def status(self, text: str) -> None:
-        """Replaces the status line; only a terminal shows it."""
+    @property
+    def columns(self) -> int:
+        """How wide a line of the status may be."""
+        return max(20, shutil.get_terminal_size().columns - 1)
+
+    def status(self, lines: Sequence[str]) -> None:
+        """Replaces the status (no lines: none); only a terminal shows it. Lines may hold colours, and must fit."""
         self._hide()
-        self._status = text[: shutil.get_terminal_size().columns - 1].encode()
+        self._status = [line.encode() for line in lines]
         self._show()
 
     def _hide(self) -> None:
         if self._shown:
-            self._stderr.write(_ERASE_LINE)
+            self._stderr.write(_UP * (self._shown - 1) + _ERASE_BELOW)
             self._stderr.flush()
-            self._shown = False
+            self._shown = 0
 
     def _show(self) -> None:
         # Not in the middle of a line of the workload's.
         if self.terminal and self._status and self._at_line_start:
-            self._stderr.write(b"\x1b[2m" + self._status + b"\x1b[0m")
+            self._stderr.write(b"\n".join(self._status))
             self._stderr.flush()
-            self._shown = True
+            self._shown = len(self._status)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eidolon_interposer.serverdir import write_server_conf
-from eidolon_operator import diagnosis, processes, report
+from eidolon_operator import diagnosis, live, processes
 from eidolon_operator.console import Console
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
@@ -72,7 +72,20 @@ class _Server:
     output: list[asyncio.Task[None]] = field(default_factory=list)
 
 
-def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Addresses (HOST:PORT; port 0: any free one) at which the core serves while it runs; None: it does not."""
+
+    metrics: str | None = None
+    dcgm: str | None = None
+
+    def arguments(self) -> list[str]:
+        """For the core."""
+        http = ["--http", self.metrics] if self.metrics else []
+        return [*http, *(["--dcgm", self.dcgm] if self.dcgm else [])]
+
+
+def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False, endpoints: Endpoints | None = None) -> Outcome:
     """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary."""
     command = workload_command(spec.workload)
     out.mkdir(parents=True, exist_ok=True)
@@ -86,7 +99,7 @@ def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False) -> Outcom
             servers = [
                 _Server(index, stack.enter_context(server_directory(scratch, index))) for index in range(spec.servers)
             ]
-            local = _LocalRun(spec, plan, command, out, servers, null_core=null_core)
+            local = _LocalRun(spec, plan, command, out, servers, endpoints or Endpoints(), null_core=null_core)
             try:
                 return asyncio.run(local.run())
             finally:
@@ -127,13 +140,22 @@ def _check_space(scratch: Path, plan: Plan) -> None:
 
 class _LocalRun:
     def __init__(
-        self, spec: Spec, plan: Plan, command: Sequence[str], out: Path, servers: list[_Server], *, null_core: bool
+        self,
+        spec: Spec,
+        plan: Plan,
+        command: Sequence[str],
+        out: Path,
+        servers: list[_Server],
+        endpoints: Endpoints,
+        *,
+        null_core: bool,
     ) -> None:
         self._spec = spec
         self._plan = plan
         self._command = command
         self._out = out
         self._servers = servers
+        self._endpoints = endpoints
         self._null_core = null_core
         self._core: asyncio.subprocess.Process | None = None
         self._started: list[asyncio.subprocess.Process] = []
@@ -164,7 +186,7 @@ class _LocalRun:
             return self._outcome(1)
         finally:
             progress.cancel()
-            self._console.status("")
+            self._console.status(())
             await asyncio.to_thread(processes.kill_descendants, grace_s=0.5)
             for process in self._started:
                 await process.wait()
@@ -189,6 +211,7 @@ class _LocalRun:
         for stale in ("summary.json", "progress.jsonl"):
             (self._out / stale).unlink(missing_ok=True)
         command = [*_python("eidolon_simcore"), "--plan", str(plan_file), "--listen", "127.0.0.1:0"]
+        command += self._endpoints.arguments()
         self._core, line = await self._start_service(
             "simulation core", [*command, "--out", str(self._out)], self._out / "core.log", "listening "
         )
@@ -206,7 +229,8 @@ class _LocalRun:
     async def _start_service(
         self, what: str, command: Sequence[str], log: Path, expected: str
     ) -> tuple[asyncio.subprocess.Process, str]:
-        """Starts one of our own processes and waits for the line that says that it is ready."""
+        """Starts one of our own processes and waits for the line that says that it is ready; addresses that it tells
+        before are passed on."""
         with log.open("wb") as file:
             process = await processes.start(
                 command, env=_service_environment(), stdout=asyncio.subprocess.PIPE, stderr=file
@@ -214,7 +238,12 @@ class _LocalRun:
         self._started.append(process)
         assert process.stdout is not None
         try:
-            line = await asyncio.wait_for(process.stdout.readline(), READY_TIMEOUT_S)
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                line = await process.stdout.readline()
+                while line.startswith((b"http ", b"dcgm ")):
+                    kind, address = line.decode().split()
+                    print(f"eidolon: {kind} at {address}", file=sys.stderr, flush=True)
+                    line = await process.stdout.readline()
         except TimeoutError:
             raise RunError(f"the {what} is not ready after {READY_TIMEOUT_S:.0f} s; see {log}") from None
         text = line.decode(errors="replace").strip()
@@ -344,10 +373,21 @@ class _LocalRun:
     # -- progress ------------------------------------------------------------------------------------------------
 
     async def _show_progress(self) -> None:
-        if not self._console.terminal:
-            return
-        async for step in _tail(self._out / "progress.jsonl"):
-            self._console.status(report.progress_line(step, self._spec.steps))
+        """Steps as they become final: a view that is kept current on a terminal, lines of a log elsewhere."""
+        clock = asyncio.get_running_loop().time
+        spec, log = self._spec, live.PlainLog(self._spec.steps)
+        title = (
+            f"{spec.name} on {spec.servers} server{'s' if spec.servers > 1 else ''} x {spec.gpus_per_server} {spec.gpu}"
+        )
+        capacity = self._plan.document["core"]["gpu_memory_bytes"]
+        view = live.LiveView(title, spec.steps, capacity, clock())
+        async for steps in _tail(self._out / "progress.jsonl"):
+            for step in steps:
+                view.step(step, clock())
+                if not self._console.terminal and (line := log.step(step, clock())) is not None:
+                    self._console.say(line)
+            if self._console.terminal:
+                self._console.status(view.lines(clock(), self._console.columns))
 
 
 async def _all(waiting: Iterator[Awaitable[None]]) -> None:
@@ -366,18 +406,18 @@ async def _all(waiting: Iterator[Awaitable[None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-async def _tail(path: Path) -> AsyncIterator[Mapping[str, Any]]:
-    """The lines of a JSON-lines file as they are written."""
+async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
+    """The lines of a JSON-lines file as they are written: a few times a second what is new, which may be nothing."""
     offset, pending = 0, b""
     while True:
         await asyncio.sleep(0.25)
+        data = b""
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             file.seek(offset)
             data = file.read()
-            offset += len(data)
-            *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
-                yield json.loads(line)
+        offset += len(data)
+        *lines, pending = (pending + data).split(b"\n")
+        yield [json.loads(line) for line in lines]
 
 
 def workload_command(workload: Workload) -> list[str]:

@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from eidolon_operator import topology
 from eidolon_operator.schema import Problem
 from eidolon_operator.spec import Spec, SpecError
 from eidolon_operator.units import format_bytes
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.fabric import builders
+from eidolon_simcore.fabric.settings import FabricError, Settings
+from eidolon_simcore.fabric.settings import parse as parse_fabric
+from eidolon_simcore.fabric.topology import Topology
 
 #: Sizes of a rank's three rings. Records hold about 2 s of a host-bound rank, definitions its signatures and payloads.
 RING_RECORDS: Final = 1 << 16
@@ -41,18 +46,24 @@ class Plan:
     @property
     def ring_bytes(self) -> int:
         """Shared memory of one rank."""
-        return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
+        return ring_bytes()
 
 
-def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
+def ring_bytes() -> int:
+    """Shared memory of one rank."""
+    return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
+
+
+def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1) -> Plan:
     """The plan of a spec. ``token`` is the shared secret of the run; by default a new one."""
-    gpu = _gpu(spec, source)
+    gpu = gpu_of(spec, source)
     work, network = spec.workload, spec.network
     memory_bytes = spec.gpu_memory_bytes or gpu.memory_bytes
     context_bytes = spec.context_bytes if spec.context_bytes is not None else gpu.context_bytes
     if context_bytes >= memory_bytes:
         message = f"{format_bytes(memory_bytes)} does not hold the context of a process ({format_bytes(context_bytes)})"
         raise SpecError(source, [Problem("spec.gpu.memory", f"{message}; see spec.gpu.contextMemory")])
+    fabric(spec, gpu, source)
     document = {
         "name": spec.name,
         "core": {
@@ -72,8 +83,11 @@ def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
                 "inter_bytes_per_s": network.inter_bytes_per_s or gpu.nic_bytes_per_s,
                 "inter_latency_ns": network.inter_latency_ns,
                 "intra_bytes_per_s": network.intra_bytes_per_s,
+                "topology": dict(network.topology) if network.topology is not None else None,
             },
             "startup_timeout_s": spec.startup_timeout_s,
+            "attempt": attempt,
+            "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
             "token": token if token is not None else secrets.token_hex(16),
         },
         "server": {
@@ -100,6 +114,25 @@ def build(spec: Spec, *, source: str, token: str | None = None) -> Plan:
     return Plan(spec, document)
 
 
+def fabric(spec: Spec, gpu: Gpu, source: str) -> tuple[Settings, Topology]:
+    """The fabric of a spec, as the core will build it. Raises :class:`SpecError`."""
+    network = spec.network
+    try:
+        settings = parse_fabric(
+            network.topology,
+            gpu=gpu,
+            servers=spec.servers,
+            gpus_per_server=spec.gpus_per_server,
+            inter_bytes_per_s=network.inter_bytes_per_s or gpu.nic_bytes_per_s,
+            inter_latency_ns=network.inter_latency_ns,
+            intra_bytes_per_s=network.intra_bytes_per_s,
+        )
+        return settings, builders.build(settings)
+    except FabricError as error:
+        where = ".".join(filter(None, ("spec.network.topology", topology.spec_name(error.field))))
+        raise SpecError(source, [Problem(where, error.message)]) from error
+
+
 def catalogue_lines() -> Iterator[str]:
     """The GPU catalogue, one model a line."""
     for name in catalogue.names():
@@ -107,7 +140,8 @@ def catalogue_lines() -> Iterator[str]:
         yield f"{name:<16} {format_bytes(gpu.memory_bytes):>9}  sm_{gpu.cc.replace('.', '')}  {gpu.name}"
 
 
-def _gpu(spec: Spec, source: str) -> Gpu:
+def gpu_of(spec: Spec, source: str) -> Gpu:
+    """The catalogue's entry of the spec's GPU. Raises :class:`SpecError`."""
     names = list(catalogue.names())
     if spec.gpu not in names:
         close = difflib.get_close_matches(spec.gpu, names, n=1)

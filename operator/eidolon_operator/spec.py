@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
-from eidolon_operator import rules, schema, units
+from eidolon_operator import rules, schema, topology, units
 from eidolon_operator.schema import Problem
 
 API_VERSION: Final = "eidolon.dev/v1alpha1"
@@ -46,6 +46,7 @@ class Network:
     inter_bytes_per_s: int | None
     inter_latency_ns: int
     intra_bytes_per_s: int | None
+    topology: Mapping[str, Any] | None = None  #: as the plan has it: `topology.read`
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,12 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
     inter = quantity("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
     latency = quantity("network.interServer.latency", units.parse_duration_ns)
     intra = quantity("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
+    fabric, problems = topology.read(body["network"].get("topology"))
+    quantity.problems += problems
+    if fabric is not None:  # what the spec says outright goes before a preset
+        for name, value in (("nic_bytes_per_s", inter), ("nvlink_bytes_per_s", intra)):
+            if value is not None:
+                fabric.setdefault(name, value)
     startup = quantity("startupTimeout", units.parse_duration_ns)
     limit = quantity("timeLimit", units.parse_duration_ns)
     recording_limit = quantity("recording.limit", units.parse_size_bytes)
@@ -201,7 +208,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         gpu=body["gpu"]["model"],
         gpu_memory_bytes=memory,
         context_bytes=context,
-        network=Network(inter_bytes_per_s=inter, inter_latency_ns=latency, intra_bytes_per_s=intra),
+        network=Network(inter, latency, intra, fabric),
         workload=Workload(
             command=command,
             env=tuple((item["name"], item.get("value", "")) for item in work["env"] if "valueFrom" not in item),

@@ -1,22 +1,32 @@
 """``python -m eidolon_simcore --plan plan.json --listen HOST:PORT --out DIR``: serves one run, then exits.
 
-Prints ``listening HOST:PORT`` when ready. Exit code: 0 if the run succeeded, 1 if it failed, 2 if it could not start.
+Prints ``listening HOST:PORT`` when ready; before it ``http HOST:PORT`` and ``dcgm HOST:PORT`` where asked for.
+With ``--linger`` it stays, readable, until SIGTERM. Exit code: 0 if the run succeeded, 1 if it failed, 2 if it
+could not start.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import os
+import queue
 import signal
 import sys
 import time
+from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
 
+from eidolon_simcore import dcgm, metrics
 from eidolon_simcore import plan as planning
 from eidolon_simcore.engine.native import NativeEngine
+from eidolon_simcore.http import Files, Handler, HttpServer, Request, Response, error_response, json_response
 from eidolon_simcore.report import Report
-from eidolon_simcore.service import Service
+from eidolon_simcore.service import STALE_S, Security, Service
 from eidolon_simcore.simulation import Simulation
+from eidolon_simcore.timeline.recorder import recorders
 
 
 def _version() -> str:
@@ -26,27 +36,83 @@ def _version() -> str:
         return "unknown"
 
 
+def routes(service: Service, out: Path) -> dict[str, Handler]:
+    """What ``--http`` serves."""
+
+    def health(_: Request) -> Response:
+        if service.healthy():
+            return Response(b"ok\n")
+        text = f"the simulation thread has not ticked for {STALE_S:g} s"
+        return error_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
+
+    def summary(_: Request) -> Response:
+        try:
+            return json_response(json.loads((out / "summary.json").read_bytes()))
+        except FileNotFoundError:
+            return error_response(HTTPStatus.NOT_FOUND, "the run has not ended: there is no summary yet")
+
+    return {
+        "/healthz": health,
+        "/status": lambda _: json_response(service.status),
+        "/summary": summary,
+        "/metrics": lambda _: Response(metrics.page(service.snapshot), content_type=metrics.CONTENT_TYPE),
+        "/files/": Files(out),
+    }
+
+
+def dcgm_routes(service: Service) -> dict[str, Handler]:
+    """What ``--dcgm`` serves; in a pod the servers are pods of the same namespace."""
+    namespace = os.environ.get("POD_NAMESPACE")
+    return {"/metrics": lambda _: Response(dcgm.page(service.snapshot, namespace), content_type=metrics.CONTENT_TYPE)}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="eidolon_simcore", description="The simulation core of one run.")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json, whose section `core` is read")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
     parser.add_argument("--out", type=Path, required=True, help="where summary.json and progress.jsonl go")
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /status, /metrics, /summary and /files/")
+    parser.add_argument("--dcgm", metavar="HOST:PORT", help="serve /metrics as NVIDIA's dcgm-exporter would")
+    parser.add_argument("--tls", type=Path, metavar="DIR", help="token, tls.crt and tls.key: agents must use TLS")
+    parser.add_argument("--linger", action="store_true", help="after the end stay until SIGTERM")
     options = parser.parse_args(arguments)
     try:
         plan = planning.read(options.plan)
+        security = Security.read(options.tls) if options.tls else None
+        if security is not None:
+            plan = dataclasses.replace(plan, token=security.token)
         # The first rank that joins says how many there are, so none needs to be expected before.
         engine = NativeEngine(optimistic=plan.time_sync == "optimistic")
-        simulation = Simulation(plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic())
-        service = Service(simulation)
+        sinks = recorders(plan, options.out, engine)
+        simulation = Simulation(
+            plan, engine, Report(plan, options.out), version=_version(), now=time.monotonic(), sinks=sinks
+        )
+        service = Service(simulation, security)
+        http = HttpServer(routes(service, options.out))
+        if options.http:
+            print(f"http {http.listen(options.http)}", flush=True)
+        exporter = HttpServer(dcgm_routes(service))
+        if options.dcgm:
+            print(f"dcgm {exporter.listen(options.dcgm)}", flush=True)
         address = service.listen(options.listen)
-    except (planning.PlanError, OSError) as error:
+    except (planning.PlanError, OSError, ValueError) as error:
         print(f"eidolon: {error}", file=sys.stderr)
         return 2
+    asked_to_end: queue.SimpleQueue[None] = queue.SimpleQueue()  # unlike an Event, safe in a signal handler
+
+    def end(*_: object) -> None:
+        asked_to_end.put(None)
+        service.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.cancel())
+        signal.signal(number, end)
     print(f"listening {address}", flush=True)
     service.run()
-    return 0 if simulation.state in (None, "Succeeded") else 1
+    if options.linger:
+        asked_to_end.get()
+    http.close()
+    exporter.close()
+    return 0 if simulation.state == "Succeeded" else 1
 
 
 if __name__ == "__main__":

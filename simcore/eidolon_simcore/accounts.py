@@ -133,6 +133,12 @@ class Accounts:
         kind, pattern = self._kinds.index(call.op), self._pattern(call.pattern)
         self._ledger.add_collective(kind, pattern, call.bytes, bus_bytes, ranks, seqs)
 
+    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+        """Spans say what became of them."""
+
+    def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
+        """Steps bring it."""
+
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
         for number in range(self._labelled, len(self._labels)):
             activity = _ACTIVITY.get(self._labels[number])

@@ -11,14 +11,16 @@ small, an exchange of bytes (:mod:`.payloads`): it happens as soon as every send
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eidolon_simcore import payloads
 from eidolon_simcore.costs import Signature
 from eidolon_simcore.engine.interface import Engine
-from eidolon_simcore.network import Network, Pattern, Port
+from eidolon_simcore.fabric import tuner
+from eidolon_simcore.fabric.topology import Port
+from eidolon_simcore.network import Network, Pattern, Team
 from eidolon_simcore.sinks import CollectiveCall
 
 HANDLES_KEPT = 20_000  #: descriptions of collectives kept for the report of who waits for whom
@@ -56,6 +58,8 @@ class Communicator:
     members: dict[int, Member] = field(default_factory=dict)
     places: dict[tuple[int, Port], int] = field(default_factory=dict)
     destroyed: int = 0
+    wanted: tuner.Options = field(default_factory=tuner.Options)  #: what the environment of its rank 0 says
+    team: Team | None = None  #: once it is complete
 
     @property
     def complete(self) -> bool:
@@ -132,7 +136,8 @@ class Collectives:
         self._described: OrderedDict[int, str] = OrderedDict()
         self._splits: dict[tuple[int, int], Split] = {}
         self._places: dict[tuple[int, int], int] = {}
-        self.device_ns = 0  #: time of all collectives on all members' devices, not counting waits
+        #: time of all collectives on all members' devices by its source, not counting waits
+        self.device_ns: Counter[str] = Counter()
 
     # ---- communicators --------------------------------------------------------------------------------------------
 
@@ -152,7 +157,10 @@ class Collectives:
             raise CollectiveError(f"{where}: rank {rank} joins as {at}, which rank {other} is already")
         found.members[at] = Member(rank, port)
         found.places[rank, port] = at
+        if at == 0:
+            found.wanted = tuner.unpacked(signature.attributes)
         if found.complete:
+            found.team = self._network.team(found.ports(), found.wanted)
             self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
         return found.handle
 
@@ -204,11 +212,16 @@ class Collectives:
         key = (communicator.id, position)
         match = self._matches.get(key)
         if match is None:
+            assert communicator.team is not None
             pattern = self._network.collective(
-                signature.name, signature.get("bytes"), communicator.ports(), signature.get("root")
+                signature.name,
+                signature.get("bytes"),
+                communicator.team,
+                signature.get("root"),
+                in_switch=payloads.wider_than_a_byte(signature.get("dtype")),
             )
-            handle = self._engine.collective(communicator.ranks(), pattern.latency_ns, pattern.flows)
-            self.device_ns += pattern.alone_ns * communicator.size
+            handle = self._begin(communicator.ranks(), pattern)
+            self.device_ns[pattern.source] += pattern.alone_ns * communicator.size
             match = self._matches[key] = Match(
                 key, communicator, signature, handle, communicator.size, pattern, position
             )
@@ -239,10 +252,10 @@ class Collectives:
         match = self._matches.get(key)
         if match is None:
             ends = communicator.members[source], communicator.members[target]
-            pattern = self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"))
+            pattern = self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"), communicator.wanted)
             ranks = ends[0].rank, ends[1].rank
-            handle = self._engine.collective(ranks, pattern.latency_ns, pattern.flows)
-            self.device_ns += pattern.alone_ns * 2
+            handle = self._begin(ranks, pattern)
+            self.device_ns[pattern.source] += pattern.alone_ns * 2
             match = self._matches[key] = Match(key, communicator, signature, handle, 2, pattern, position)
             match.first = f"rank {rank}"
             text = f"transfer {position} from rank {ranks[0]} to rank {ranks[1]}"
@@ -251,6 +264,11 @@ class Collectives:
             self._compare(match, signature, position, rank, ("bytes",))
         self._arrive(match, 0 if sends else 1, Call(rank, seq, payload))
         return match.handle
+
+    def _begin(self, ranks: tuple[int, ...], pattern: Pattern) -> int:
+        handle = self._engine.reserve()
+        self._engine.define_as(handle, ranks, pattern.latency_ns, pattern.number)
+        return handle
 
     @staticmethod
     def _rank_in(communicator: Communicator, rank: int, port: Port) -> int:

@@ -49,6 +49,10 @@ class MemoryView:
         """Greatest sum over the ranks of the device, in the order in which its server's records came."""
         return self._peak.get(port, 0)
 
+    def highest(self) -> int:
+        """Greatest peak of any device."""
+        return max(self._peak.values(), default=0)
+
     def interval(self, rank: int) -> dict[Port, int]:
         """The rank's peaks since the last call; the next interval begins with what is allocated now."""
         peaks = self._interval.get(rank, {})

@@ -1,44 +1,30 @@
-"""The first network: every GPU has an NVLink port and a NIC of its own, and collectives are rings over them.
+"""Patterns of collectives: what an operation of a group of GPUs puts on the fabric's links, and for how long.
 
-A collective on members of one server puts ``factor * bytes`` on each member's NVLink port (``2(n-1)/n`` for an
-all-reduce of ``bytes``, ``(n-1)/n`` for all-gather, reduce-scatter and all-to-all, 1 for broadcast and its
-relatives). Across servers a ring passes every server's boundary with the same bytes, spread over the NICs of its
-``k`` members there. What a wire achieves and what a start costs comes from ``data/nccl.yaml`` (fitted; see there);
-flows carry bytes inflated by the missing efficiency, so that links keep their real capacity. Latency grows by one hop
-for every doubling of the servers (twice that for all-reduce), by one for each further server in ring-only operations.
+The tuner (:mod:`.fabric.tuner`) says what NCCL does and how long each part takes by itself, the scheme
+(:mod:`.fabric.algorithms`) which routes carry it. Here both become flows of the engine: on an idle fabric they end when
+the tuner says, on a busy one the engine's fair shares say when. NVLink flows carry the bytes that the wire could have
+moved in the time the algorithm needs it (protocol overhead is time on the wire), NIC flows the bytes over what the
+protocol achieves of a NIC. Equal routes are one flow; patterns are kept, by operation and size, with their group.
 
-A send and its receive are one flow, at the pace of a single pair. The engine shares links, so a group of sends (an
-all-to-all) takes as long as its busiest port needs."""
+A send and its receive are one flow. A group of sends (an all-to-all) takes as long as its busiest port needs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Any, NamedTuple
-
-import yaml
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.engine.interface import Engine, Flow
+from eidolon_simcore.fabric import builders, ncclxml, tuner
+from eidolon_simcore.fabric.algorithms import Group, loads
+from eidolon_simcore.fabric.routing import Route, Router
+from eidolon_simcore.fabric.settings import FabricError, Settings
+from eidolon_simcore.fabric.topology import Port, Topology
 
+__all__ = ["Network", "Pattern", "Port", "Team"]
 
-class Port(NamedTuple):
-    """One emulated GPU, as the network sees it."""
-
-    server: int
-    device: int
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkSettings:
-    """Rates of the run; ``intra`` None takes the GPU's own."""
-
-    inter_bytes_per_s: int
-    inter_latency_ns: int
-    intra_bytes_per_s: int | None = None
+ALONE_NS = 2_000  #: an operation of one member: a launch and no wire
 
 
 class Link(NamedTuple):
@@ -56,38 +42,39 @@ class Pattern(NamedTuple):
     latency_ns: int
     flows: tuple[Flow, ...]
     alone_ns: int
+    number: int = -1  #: of the flows in the engine
+    algorithm: str = ""  #: ``ring/Simple``; empty for one member
+    source: str = "interpolated"  #: of the time: ``roofline`` where no measurement of the kind stands behind it
 
 
-_FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-}
-_RING_ONLY = ("all_gather", "reduce_scatter", "gather", "scatter")
+@dataclass(slots=True)
+class Team:
+    """The members of a communicator, in its order, what their environment says, and their patterns."""
 
-
-@cache
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = yaml.safe_load(
-        (resources.files("eidolon_simcore") / "data" / "nccl.yaml").read_text("utf-8")
-    )
-    return table
+    group: Group
+    shape: tuner.Shape
+    wanted: tuner.Options
+    patterns: dict[tuple[str, int, int, bool], Pattern] = field(default_factory=dict)
 
 
 class Network:
-    """Links of a cluster in the engine, made as they are used, and patterns of collectives over them."""
+    """A fabric whose links are the engine's, made as they are used."""
 
-    def __init__(self, engine: Engine, gpu: Gpu, settings: NetworkSettings) -> None:
+    def __init__(self, engine: Engine, gpu: Gpu, settings: Settings) -> None:
         self._engine = engine
-        self._settings = settings
-        self._intra = settings.intra_bytes_per_s or gpu.intra_bytes_per_s
-        self._scale = self._intra / _table()["reference_bytes_per_s"]
-        self._links: dict[tuple[str, Port], int] = {}
+        self.settings = settings
+        self.fabric: Topology = builders.build(settings)
+        self.router = Router(self.fabric, settings.routing == "spray", settings.seed, settings.pxn)
+        self.tuner = tuner.Tuner.of(gpu, settings.nvlink_bytes_per_s or settings.pcie_bytes_per_s)
+        self._measured = tuner.family(gpu) == gpu.key
+        try:
+            self._ring = ncclxml.ring(settings.graph_xml) if settings.graph_xml else ()
+        except ValueError as error:
+            raise FabricError("graph_xml", str(error)) from error
+        self._links: dict[int, int] = {}
         self._named: list[Link] = []
-        self._efficiency: float = _table()["network"]["efficiency"]
-        self._hop_ns = settings.inter_latency_ns + round(_table()["network"]["hop_latency_us"] * 1e3)
-        self._patterns: dict[tuple[str, int, int, tuple[Port, ...]], Pattern] = {}
+        self._pairs: dict[tuple[Port, Port, int], Pattern] = {}
+        self._teams: dict[tuple[tuple[Port, ...], tuner.Options], Team] = {}
 
     def links(self) -> list[Link]:
         """Links made so far, by their numbers."""
@@ -95,87 +82,83 @@ class Network:
 
     @property
     def init_ns(self) -> int:
-        return int(_table()["init_ms"]) * 1_000_000
+        return tuner.init_ns()
 
-    def collective(self, op: str, size_bytes: int, members: Sequence[Port], root: int = 0) -> Pattern:
-        """``size_bytes``: the larger buffer of one member. ``members``: in the communicator's order."""
-        key = (op, size_bytes, root if op in ("gather", "scatter") else 0, tuple(members))
-        found = self._patterns.get(key)
+    def team(self, members: Sequence[Port], wanted: tuner.Options | None = None) -> Team:
+        """``members`` in the communicator's order. Raises :class:`~eidolon_simcore.fabric.routing.NoRouteError`."""
+        key = (tuple(members), wanted or tuner.Options())
+        found = self._teams.get(key)
         if found is None:
-            found = self._patterns[key] = self._ring(op, size_bytes, members, root)
+            group = Group(self.router, key[0], self._ring)
+            shape = tuner.Shape(len(key[0]), len(group.domains), group.local, group.nic_bytes_per_s(), group.path_ns())
+            found = self._teams[key] = Team(group, shape, key[1])
         return found
 
-    def pair(self, source: Port, target: Port, size_bytes: int) -> Pattern:
+    def collective(self, op: str, size_bytes: int, team: Team, root: int = 0, *, in_switch: bool = True) -> Pattern:
+        """``size_bytes``: the larger buffer of one member. ``in_switch``: an NVSwitch can reduce the type."""
+        key = (op, size_bytes, root if op in ("broadcast", "reduce", "gather", "scatter") else 0, in_switch)
+        found = team.patterns.get(key)
+        if found is None:
+            wanted = team.wanted if in_switch else replace(team.wanted, nvls=False)
+            found = team.patterns[key] = self._collective(op, size_bytes, team, root, wanted)
+        return found
+
+    def pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options | None = None) -> Pattern:
         """A send and its receive."""
-        if source == target:
-            return self._pattern(2_000, [])
-        local = source.server == target.server
-        latency, bandwidth = self._line("send", 2, size_bytes)
-        if local:
-            ports = (("nvlink out", source), ("nvlink in", target))
-            wire = size_bytes * self._intra / bandwidth
-            return self._pattern(latency, [(ports[0], ports[1], wire)])
-        wire = size_bytes / self._efficiency
-        return self._pattern(latency + self._hop_ns, [(("nic out", source), ("nic in", target), wire)])
+        key = (source, target, size_bytes)
+        found = self._pairs.get(key)
+        if found is None:
+            if source == target:
+                found = self._nothing()
+            else:
+                domains = 1 if self.fabric.domain(source) == self.fabric.domain(target) else 2
+                ways = self.router.between(source, target)
+                latency = max(self.router.latency_ns(way.route) for way in ways)
+                rate = min(self.fabric.links[k].bytes_per_s for k in ways[0].route)
+                shape = tuner.Shape(2, domains, 1 if domains == 2 else 2, rate if domains == 2 else 0, latency)
+                choice = self.tuner.choose("send", size_bytes, shape, wanted)
+                size = self._inside_bytes(choice, ways[0].route) if domains == 1 else choice.outside_bytes
+                flows = [(way.route, size * way.part) for way in ways]
+                found = self._pattern(choice, flows, shape)
+            self._pairs[key] = found
+        return found
 
-    def _ring(self, op: str, size_bytes: int, members: Sequence[Port], root: int) -> Pattern:
-        n = len(members)
-        if n == 1:
-            return self._pattern(2_000, [])
-        servers = sorted({port.server for port in members})
-        local = max(sum(port.server == server for port in members) for server in servers)
-        on_wire = size_bytes * (_FACTORS[op](n) if op in _FACTORS else 1.0)
-        latency, bandwidth = self._line(op, max(2, local), round(on_wire))
-        order = sorted(members)  # ring order: servers one after the other
-        if op in ("gather", "scatter"):
-            at = order.index(members[root])
-            order = order[at:] + order[:at]
-        flows: list[tuple[tuple[str, Port], tuple[str, Port], float]] = []
-        count = {server: sum(port.server == server for port in members) for server in servers}
-        for i, port in enumerate(order):
-            after = order[(i + 1) % n]
-            if local > 1:
-                inner = after if after.server == port.server else self._first(order, port.server)
-                if inner != port:
-                    flows.append((("nvlink out", port), ("nvlink in", inner), on_wire * self._intra / bandwidth))
-        if len(servers) > 1:
-            for i, server in enumerate(servers):
-                peers = [port for port in order if port.server == servers[(i + 1) % len(servers)]]
-                for j, port in enumerate(port for port in order if port.server == server):
-                    share = on_wire / count[server] / self._efficiency
-                    flows.append((("nic out", port), ("nic in", peers[j % len(peers)]), share))
-            hops = len(servers) - 1 if op in _RING_ONLY else math.ceil(math.log2(len(servers)))
-            latency += hops * self._hop_ns * (2 if op == "all_reduce" else 1)
-        return self._pattern(latency, flows)
+    def _collective(self, op: str, size_bytes: int, team: Team, root: int, wanted: tuner.Options) -> Pattern:
+        if team.shape.ranks == 1:
+            return self._nothing()
+        choice = self.tuner.choose(op, size_bytes, team.shape, wanted)
+        flows = []
+        for share in team.group.scheme(choice.algorithm, op, root):
+            size = share.inside * self._inside_bytes(choice, share.route) if share.inside else 0.0
+            flows.append((share.route, size + share.outside * choice.outside_bytes))
+        return self._pattern(choice, flows, team.shape)
 
-    @staticmethod
-    def _first(order: Sequence[Port], server: int) -> Port:
-        return next(port for port in order if port.server == server)
+    def _inside_bytes(self, choice: tuner.Choice, route: Route) -> float:
+        return choice.inside_us * 1e-6 * min(self.fabric.links[link].bytes_per_s for link in route)
 
-    def _line(self, op: str, n: int, on_wire: int) -> tuple[int, float]:
-        """(latency in ns, bytes/s) of the line that is quickest for these bytes."""
-        table = _table()["lines"].get(op) or _table()["lines"]["broadcast"]
-        lines = table[max((size for size in table if size <= n), default=min(table))]
-        choices = [(latency * 1e3, bandwidth * 1e9 * self._scale) for latency, bandwidth in lines]
-        latency, bandwidth = min(choices, key=lambda line: line[0] + on_wire / line[1] * 1e9)
-        return round(latency), bandwidth
+    def _nothing(self) -> Pattern:
+        return Pattern(ALONE_NS, (), ALONE_NS, self._engine.pattern(()))
 
-    def _pattern(self, latency_ns: int, flows: Sequence[tuple[tuple[str, Port], tuple[str, Port], float]]) -> Pattern:
-        made = []
-        through = 0
-        for source, target, size in flows:
-            made.append(Flow((self._link(*source), self._link(*target)), max(1, round(size))))
-            rate = min(self._rate(source[0]), self._rate(target[0]))
-            through = max(through, -(-max(1, round(size)) * 1_000_000_000 // rate))
-        return Pattern(latency_ns, tuple(made), max(1, latency_ns + through))
+    def _pattern(self, choice: tuner.Choice, flows: Sequence[tuple[Route, float]], shape: tuner.Shape) -> Pattern:
+        sized = [(route, max(1, round(size))) for route, size in flows]
+        links = self.fabric.links
+        through = max(
+            (-(-round(size) * 1_000_000_000 // links[link].bytes_per_s) for link, size in loads(sized).items()),
+            default=0,
+        )
+        made = tuple(Flow(tuple(self._link(link) for link in route), size) for route, size in sized)
+        latency_ns = round(choice.latency_us * 1e3)
+        measured = self._measured and shape.domains == 1 and shape.ranks <= tuner.MEASURED_RANKS
+        name = f"{choice.algorithm}/{choice.protocol}"
+        number = self._engine.pattern(made)
+        return Pattern(
+            latency_ns, made, max(1, latency_ns + through), number, name, "interpolated" if measured else "roofline"
+        )
 
-    def _rate(self, kind: str) -> int:
-        return self._settings.inter_bytes_per_s if kind.startswith("nic") else self._intra
-
-    def _link(self, kind: str, port: Port) -> int:
-        number = self._links.get((kind, port))
+    def _link(self, link: int) -> int:
+        number = self._links.get(link)
         if number is None:
-            number = self._links[kind, port] = self._engine.link(self._rate(kind))
-            name = f"{kind} {port.server}/{port.device}"
-            self._named.append(Link(number, name, kind.split(maxsplit=1)[0], self._rate(kind)))
+            found = self.fabric.links[link]
+            number = self._links[link] = self._engine.link(found.bytes_per_s)
+            self._named.append(Link(number, found.name, self.fabric.tier(found), found.bytes_per_s))
         return number

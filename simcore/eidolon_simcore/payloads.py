@@ -32,6 +32,11 @@ def dtype_name(dtype: int) -> str:
     return _NAMES[dtype] if 0 <= dtype < len(_NAMES) else f"type {dtype}"
 
 
+def wider_than_a_byte(dtype: int) -> bool:
+    """Types that a switch can reduce (NVLink SHARP)."""
+    return DTYPES.get(dtype, (1, None))[0] > 1
+
+
 def senders(op: str, size: int, root: int) -> range:
     """Members whose bytes the operation reads."""
     return range(root, root + 1) if op in ("broadcast", "scatter") else range(size)

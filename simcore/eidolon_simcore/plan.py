@@ -10,7 +10,7 @@ from typing import Any
 
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
-from eidolon_simcore.network import NetworkSettings
+from eidolon_simcore.fabric import settings as fabric
 
 
 class PlanError(Exception):
@@ -33,14 +33,16 @@ class Plan:
     samples_per_step: int | None
     strict: bool
     unknown_limit: float
-    network: NetworkSettings
+    network: fabric.Settings
     startup_timeout_s: float
     token: str
+    name: str = ""  #: of the run
+    attempt: int = 1  #: of the run, counted by whoever starts it
+    recording_limit_bytes: int | None = None  #: of the recording; None: the run is not recorded
     stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
     idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
-    name: str = ""  #: of the run
 
 
 def read(path: Path) -> Plan:
@@ -62,7 +64,6 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         gpu = catalogue.gpu(_get(core, "gpu", str))
     except ValueError as error:
         raise PlanError(f"core.gpu: {error}") from error
-    network = _get(core, "network", dict)
     extra = {
         name: float(core[name])
         for name in ("stuck_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
@@ -81,16 +82,36 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         samples_per_step=_positive(core, "samples_per_step") if core.get("samples_per_step") is not None else None,
         strict=bool(core.get("strict", False)),
         unknown_limit=float(core.get("unknown_limit", 1.0)),
-        network=NetworkSettings(
-            inter_bytes_per_s=_positive(network, "inter_bytes_per_s", gpu.nic_bytes_per_s),
-            inter_latency_ns=_get(network, "inter_latency_ns", int, 2_000),
-            intra_bytes_per_s=network.get("intra_bytes_per_s"),
-        ),
+        network=_network(core, gpu),
         startup_timeout_s=float(core.get("startup_timeout_s", 300)),
         token=_get(core, "token", str, ""),
+        recording_limit_bytes=_recording(core),
         name=name,
+        attempt=_positive(core, "attempt", 1),
         **extra,
     )
+
+
+def _recording(core: Mapping[str, Any]) -> int | None:
+    if core.get("recording") is None:
+        return None
+    return _positive(_get(core, "recording", dict), "limit_bytes")
+
+
+def _network(core: Mapping[str, Any], gpu: Gpu) -> fabric.Settings:
+    section = _get(core, "network", dict)
+    try:
+        return fabric.parse(
+            section.get("topology"),
+            gpu=gpu,
+            servers=_positive(core, "servers"),
+            gpus_per_server=_positive(core, "gpus_per_server"),
+            inter_bytes_per_s=_positive(section, "inter_bytes_per_s", gpu.nic_bytes_per_s),
+            inter_latency_ns=_get(section, "inter_latency_ns", int, 2_000),
+            intra_bytes_per_s=section.get("intra_bytes_per_s"),
+        )
+    except fabric.FabricError as error:
+        raise PlanError(f"core.network.topology.{error}") from error
 
 
 def _get(section: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:

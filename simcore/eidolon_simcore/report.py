@@ -45,6 +45,8 @@ class Report:
             "split": ledger.split(),
             "peak_bytes": {device(port): peak for port, peak in step.peak_bytes.items()},
         }
+        if len(step.cuts) > 1:
+            entry["lag"] = _lag(step)
         reports = {name: value for name, value in sorted(step.reports.items()) if name not in ("tokens", "samples")}
         if reports:
             entry["reports"] = reports
@@ -85,6 +87,13 @@ class Report:
         partial = target.with_suffix(".partial")
         partial.write_text(json.dumps(summary, indent=1) + "\n", "utf-8")
         partial.replace(target)
+
+
+def _lag(step: Step) -> dict[str, int]:
+    """How far apart the ranks' ends are, and which rank comes last."""
+    ends = {rank: cut.end_ns for rank, cut in step.cuts.items()}
+    last = max(ends, key=lambda rank: (ends[rank], -rank))
+    return {"ns": ends[last] - min(ends.values()), "rank": last}
 
 
 def device(port: Port) -> str:

@@ -9,6 +9,7 @@ What arrives is checked before it is used: a batch that is not as ``simulation.p
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +23,7 @@ from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import SOURCES, CostModel, Signature
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
+from eidolon_simcore.naming import display
 from eidolon_simcore.network import Port
 from eidolon_simcore.records import (
     DEPENDENT,
@@ -56,7 +58,7 @@ _GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN
 _AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
 _HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
 _K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
-_K_KERNEL = int(Kind.KERNEL)
+_K_MARK = int(Kind.MARK)
 _K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
 
 
@@ -64,18 +66,35 @@ class InvalidBatchError(Exception):
     """A batch that breaks the contract; the message says how."""
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What spans are called."""
+
+    name: str  #: kind and name of the signature; of host calls the name
+    shown: str = ""  #: what users call it, where that is another name
+    source: str = ""  #: of its cost
+    operator: str = ""  #: of the framework, where it is known
+
+
+class LostRecordsError(InvalidBatchError):
+    """Records are missing before this batch: an agent died with them."""
+
+
 @dataclass(slots=True)
 class Labels:
-    """Names of spans, shared by all ranks: what an operation was called and where its cost came from."""
+    """Labels of spans, shared by all ranks, by their numbers."""
 
     names: list[str] = field(default_factory=lambda: [""])
-    _numbers: dict[str, int] = field(default_factory=dict)
+    all: list[Label] = field(default_factory=lambda: [Label("")])
+    _numbers: dict[Label, int] = field(default_factory=dict)
 
-    def number(self, name: str) -> int:
-        found = self._numbers.get(name)
+    def number(self, name: str, shown: str = "", source: str = "", operator: str = "") -> int:
+        label = Label(name, shown, source, operator)
+        found = self._numbers.get(label)
         if found is None:
-            found = self._numbers[name] = len(self.names)
+            found = self._numbers[label] = len(self.names)
             self.names.append(name)
+            self.all.append(label)
         return found
 
 
@@ -114,6 +133,7 @@ class Session:
         self.left = False
         self.idle = False  # all its foreground threads sleep outside our calls
         self.next_seq = 0
+        self.taken = self.acknowledged = 0  # messages about this session on the present stream (proto: Taken)
         self._world = world
         self._reply = reply
         self._signatures: dict[int, Signature] = {}
@@ -123,6 +143,7 @@ class Session:
         self._source = np.zeros(CALL_IDS, np.uint8)
         self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
         self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
+        self._moves = np.zeros(CALL_IDS, bool)  # signatures in it
         self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
@@ -136,6 +157,9 @@ class Session:
         self._awaiting: dict[int, int] = {}  # collectives whose bytes are on their way: seq -> handle
         self._held: list[tuple[Answer, int, int]] = []
         self._last: dict[int, tuple[int, int, int]] = {}  # thread -> seq, clock, value of its last answer
+        self._payload_position = 0  # in the rank's definitions: payloads up to here have come
+        self._payload_number = 0
+        self._undelivered: deque[tuple[int, int, bytes]] = deque()  # number, seq, data: maybe not in its inbox yet
 
     # ---- definitions ----------------------------------------------------------------------------------------------
 
@@ -157,8 +181,11 @@ class Session:
             self._host[number] = hostcost.call_ns(signature.name)
             self._call_label[number] = self._world.labels.number(signature.name)
             return
+        source = operator_name = ""
         if signature.kind in ("kernel", "gemm", "conv", "attention", "library", "copy", "set"):
-            cost = self._world.costs.cost(signature, self._signatures.get(signature.get("op")))
+            operator = self._signatures.get(signature.get("op"))
+            cost = self._world.costs.cost(signature, operator)
+            source, operator_name = cost.source, operator.name if operator is not None else ""
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
@@ -166,11 +193,13 @@ class Session:
             moved = _columns(per_byte(signature))
             if any(moved):
                 self._moved[number] = np.array(moved)
-        self._label[number] = self._world.labels.number(f"{signature.kind} {signature.name}")
+                self._moves[number] = True
+        name = f"{signature.kind} {signature.name}"
+        self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_known"):
+        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known"):
             old = getattr(self, name)
             new = np.zeros((size, *old.shape[1:]), old.dtype)
             new[: len(old)] = old
@@ -178,18 +207,20 @@ class Session:
 
     # ---- records --------------------------------------------------------------------------------------------------
 
-    def ingest(self, first_seq: int, count: int, data: bytes, payloads: Sequence[tuple[int, bytes]] = ()) -> bool:
-        """A batch of records; what the core already has is dropped. True if the rank itself does something in it: not
-        only threads that watch."""
+    def ingest(self, first_seq: int, count: int, data: bytes, payloads: Sequence[tuple[int, bytes, int]] = ()) -> bool:
+        """A batch of records, and payloads (seq, bytes, position); what the core already has is dropped. True if the
+        rank itself does something in it: not only threads that watch."""
         if self.left:
             raise InvalidBatchError("records of a rank that has left")
         if len(data) != count * RECORD.itemsize:
             raise InvalidBatchError(f"{len(data)} bytes for {count} records of {RECORD.itemsize}")
         if first_seq > self.next_seq:
-            raise InvalidBatchError(f"record {first_seq} follows record {self.next_seq - 1}")
+            raise LostRecordsError(f"record {first_seq} follows record {self.next_seq - 1}")
         records = np.frombuffer(data, RECORD)[self.next_seq - first_seq :]
-        for seq, payload in payloads:
-            self._world.collectives.payload(self.rank, seq, payload)
+        for seq, payload, position in payloads:
+            if position > self._payload_position:
+                self._payload_position = position
+                self._world.collectives.payload(self.rank, seq, payload)
         if not len(records):
             return bool(payloads)
         begin = self.next_seq
@@ -197,7 +228,9 @@ class Session:
         self._check(records, seqs)
         self.next_seq = begin + len(records)
         self._ensure_lanes(records)
-        self._world.engine.ingest(self.rank, self._operations(records, seqs))
+        operations = self._operations(records, seqs)
+        self._world.engine.ingest(self.rank, operations)
+        self._world.sinks.operations(self.rank, operations)
         acts = np.flatnonzero((records["flags"] & _FOREGROUND != 0) | MOVES[records["kind"]])
         if len(acts):
             self.idle = bool(records["kind"][acts[-1]] == _K_IDLE)
@@ -250,6 +283,8 @@ class Session:
             by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)
+            if not (kinds == _K_MARK).any():  # else _note divides it
+                self._count_work(signature, records["value"][work])
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -326,7 +361,7 @@ class Session:
                     out["op"][i] = Op.MARK
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
-                    self._count_work(records[worked:i])
+                    self._count_between(records[worked:i])
                     worked = i
                     self._world.sinks.mark(self.rank, seq, Work(*self._working.tolist()))
                     self._working[:] = 0
@@ -334,6 +369,7 @@ class Session:
                     self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
             elif kind == Kind.MEMORY:
                 self._world.memory.update(self.rank, port, value)
+                self._world.sinks.memory(self.rank, seq, port.device, value)
             elif kind == Kind.OUT_OF_MEMORY:
                 self._world.memory.refused(port, value, self._world.steps.present(self.rank))
             elif kind == Kind.UNMODELLED:
@@ -343,19 +379,22 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
-        self._count_work(records[worked:])
+        if (kinds == _K_MARK).any():
+            self._count_between(records[worked:])
         return made
 
-    def _count_work(self, records: NDArray[Any]) -> None:
-        """Adds what the records do to the work since the last mark."""
+    def _count_between(self, records: NDArray[Any]) -> None:
         works = records[WORKS[records["kind"]]]
-        if not len(works):
+        self._count_work(works["sig"], works["value"])
+
+    def _count_work(self, signatures: NDArray[Any], values: NDArray[Any]) -> None:
+        """Adds operations with these signatures, and bytes where they name them, to the work since the last mark."""
+        if not self._world.sinks:
             return
-        self._working += self._work[works["sig"]].sum(axis=0)
-        for record in works[works["kind"] != _K_KERNEL]:
-            moved = self._moved.get(int(record["sig"]))
-            if moved is not None:
-                self._working += moved * float(record["value"])
+        self._working += self._work[signatures].sum(axis=0)
+        if self._moved:
+            for i in np.flatnonzero(self._moves[signatures]).tolist():
+                self._working += self._moved[int(signatures[i])] * float(values[i])
 
     def _site(self, signature: Signature) -> str:
         operator = self._signatures.get(signature.get("op"))
@@ -395,8 +434,26 @@ class Session:
         self._last[thread] = (answer.seq, answer.clock_ns, answer.value)
         self._reply(answer.seq, thread, answer.clock_ns, answer.value)
 
+    def payload_to_send(self, seq: int, data: bytes) -> int:
+        """Keeps a payload until the rank's inbox has it; returns its number."""
+        self._payload_number += 1
+        self._undelivered.append((self._payload_number, seq, data))
+        return self._payload_number
+
+    def delivered(self, number: int) -> None:
+        """The rank's inbox holds the payloads up to this number."""
+        while self._undelivered and self._undelivered[0][0] <= number:
+            self._undelivered.popleft()
+
+    def resume(self, delivered: int) -> list[tuple[int, int, bytes]]:
+        """The agent has come back: payloads (number, seq, bytes) that it may not have. Send them, then
+        :meth:`repeat_answers`, which may depend on them."""
+        self.taken = self.acknowledged = 0
+        self.delivered(delivered)
+        return list(self._undelivered)
+
     def repeat_answers(self) -> None:
-        """Sends each thread's last answer again: the agent has come back and may have lost it."""
+        """Sends each thread's last answer again."""
         for thread, (seq, clock, value) in self._last.items():
             self._reply(seq, thread, clock, value)
 
@@ -404,7 +461,7 @@ class Session:
         """The collective ``seq`` is matched, but the bytes it brings are not known to the core yet."""
         self._awaiting.setdefault(seq, handle)
 
-    def delivered(self, seq: int) -> None:
+    def bytes_sent(self, seq: int) -> None:
         """The bytes of collective ``seq`` are on the way to the rank."""
         if seq in self._awaiting:
             del self._awaiting[seq]

@@ -6,8 +6,8 @@ decides when the run is over: when every server has said goodbye, when the steps
 something went wrong:
 
 * a server did not connect or a rank did not join within the startup timeout (the message names who is missing);
-* a stream broke and its server did not come back;
-* a server's workload ended with an exit code other than 0;
+* a stream broke and its server did not come back, or came back without all that the old one had;
+* a server's workload ended with an exit code other than 0, or the server was taken down;
 * calls contradict each other, or a batch breaks the contract;
 * nobody can go on: every rank waits for a collective that somebody has not reached, and nothing has arrived for a
   while. A rank that computes may yet reach it, however long it makes no call: then the while is longer.
@@ -17,6 +17,7 @@ So a run ends in a stated condition, and never hangs.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,13 +31,15 @@ from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
 from eidolon_simcore.report import Report, shares
-from eidolon_simcore.session import InvalidBatchError, Labels, Session, Tally, World
+from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
 from eidolon_simcore.sinks import Sink, Sinks
 from eidolon_simcore.snapshot import Progress, Snapshot
+from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
-DRAIN_S = 10.0  #: how long servers may take to say goodbye once the run is over
+DRAIN_S = 30.0  #: how long servers may take to say goodbye once the run is over
+STOP_OTHERS_S = 5.0  #: how long the others may go on by themselves once a workload has failed: they may say more
 MAX_SESSIONS = 4_096  #: of one server
 
 Send = Callable[[pb.CoreMessage], None]
@@ -57,12 +60,19 @@ class Server:
     index: int
     send: Send | None = None
     sessions: dict[int, Session] = field(default_factory=dict)
+    said_hello: bool = False
     lost_at: float | None = None
     exit_code: int | None = None
+    told_to_go: bool = False  # on its present stream
 
 
 class Simulation:
-    """See the module's docstring. ``now`` arguments are seconds of a monotonic clock."""
+    """See the module's docstring. ``now`` arguments are seconds of a monotonic clock.
+
+    Args:
+        sinks: makers of further consumers of what is final (:mod:`.sinks`).
+        account: False: where the time goes is not accounted for (to measure what that costs).
+    """
 
     def __init__(
         self,
@@ -73,6 +83,7 @@ class Simulation:
         version: str,
         now: float,
         sinks: Sequence[Callable[[Labels, Network], Sink]] = (),
+        account: bool = True,
     ) -> None:
         self.plan = plan
         self._engine = engine
@@ -83,7 +94,8 @@ class Simulation:
         self._memory, self._steps, self._tally, self._labels = MemoryView(), Steps(), Tally(), Labels()
         network = self._network = Network(engine, plan.gpu, plan.network)
         self.accounts = Accounts(self._labels.names, self._labels.number("idle"), network)
-        self._sinks = Sinks((self.accounts, *(make(self._labels, network) for make in sinks)))
+        made = [make(self._labels, network) for make in sinks]
+        self._sinks = Sinks((self.accounts, *made) if account else made)
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         costs = CostModel(plan.gpu)
@@ -100,9 +112,10 @@ class Simulation:
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._clocks_at = now
-        self._finished = False
+        self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
-        self.reason = ""
+        self.cause: Cause | str = ""  # why it ended, in a word ...
+        self.reason = ""  # ... and in a line
         self._over_at: float | None = None
 
     # ---- servers --------------------------------------------------------------------------------------------------
@@ -112,7 +125,7 @@ class Simulation:
         if hello.protocol != 1:
             theirs = f"protocol {hello.protocol} of eidolon {hello.version}"
             raise RejectedError("FAILED_PRECONDITION", f"{theirs} does not fit protocol 1 of eidolon {self._version}")
-        if hello.token != self.plan.token:
+        if not hmac.compare_digest(hello.token.encode(), self.plan.token.encode()):
             raise RejectedError("UNAUTHENTICATED", "the token is not that of this run")
         server = self._servers.get(hello.server)
         if server is None:
@@ -124,13 +137,24 @@ class Simulation:
         if hello.devices != self.plan.gpus_per_server or hello.gpu != self.plan.gpu.key:
             theirs, ours = f"{hello.devices} x {hello.gpu}", f"{self.plan.gpus_per_server} x {self.plan.gpu.key}"
             raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has {theirs}, the run has {ours}")
-        server.send, server.lost_at = send, None
+        server.send, server.lost_at, server.said_hello = send, None, True
         self._active_at = now
         connected = sum(s.send is not None for s in self._servers.values())
         send(pb.CoreMessage(welcome=pb.Welcome(protocol=1, version=self._version, servers_connected=connected)))
+        server.told_to_go = False
+        self._open_gate()
         if self.state is not None:
             self._stop(server)
         return server.index
+
+    def _open_gate(self) -> None:
+        """Workloads start once every server has said hello."""
+        servers = self._servers.values()
+        if all(s.said_hello for s in servers):
+            for server in servers:
+                if server.send is not None and not server.told_to_go:
+                    server.told_to_go = True
+                    server.send(pb.CoreMessage(go=pb.Go()))
 
     def closed(self, index: int, now: float) -> None:
         """A server's stream is gone."""
@@ -149,22 +173,34 @@ class Simulation:
                 case "batch":
                     self._batch(server, message.batch, now)
                 case "left":
-                    self._leave(self._session(server, message.left.session), message.left.records)
+                    session = self._session(server, message.left.session)
+                    session.taken += 1
+                    self._leave(session, message.left.records)
                 case "goodbye":
                     self._goodbye(server, message.goodbye, now)
                 case other:
-                    raise RejectedError("INVALID_ARGUMENT", f"unexpected message {other}")
+                    raise InvalidBatchError(f"unexpected message {other}")  # noqa: TRY301
         except InvalidBatchError as error:
             text = f"server {index}: {error}"
-            self.fail(text, now)
+            lost = isinstance(error, LostRecordsError)
+            self.fail(text, now, cause=Cause.AGENT_LOST if lost else Cause.INGEST_REJECTED)
             raise RejectedError("INVALID_ARGUMENT", text) from error
-        except (CollectiveError, ValueError) as error:
-            self.fail(str(error), now)
+        except CollectiveError as error:
+            self.fail(str(error), now, cause=Cause.COLLECTIVE_MISMATCH)
+        except ValueError as error:
+            self.fail(str(error), now, cause=Cause.INGEST_REJECTED)
+
+    def reject(self, index: int, text: str, now: float) -> None:
+        """A message of a connected server is beyond a limit: fails the run, raises :class:`RejectedError`."""
+        self.fail(f"server {index}: {text}", now, cause=Cause.INGEST_REJECTED)
+        raise RejectedError("INVALID_ARGUMENT", f"server {index}: {text}")
 
     def _join(self, server: Server, joined: pb.RankJoined, now: float) -> None:
         self._active_at = now
         known = server.sessions.get(joined.session)
         if known is not None:  # the agent was restarted or reconnected
+            for number, seq, data in known.resume(joined.delivered):
+                self._send_payload(known, number, seq, data)
             known.repeat_answers()
             return
         if not 0 < joined.session <= MAX_SESSIONS:
@@ -175,7 +211,8 @@ class Simulation:
         if joined.world > self._expected_world and joined.rank >= 0:
             if joined.world > self.plan.servers * self.plan.ranks_per_server:
                 planned = self.plan.servers * self.plan.ranks_per_server
-                self.fail(f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {planned} ranks", now)
+                text = f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {planned} ranks"
+                self.fail(text, now, cause=Cause.WORKLOAD_FAILED)
                 return
             self._expected_world = joined.world
             for other in range(joined.world):
@@ -207,8 +244,10 @@ class Simulation:
         session = self._session(server, batch.session)
         for s in batch.signatures:
             session.define(s.id, Signature(s.kind, s.name, dict(s.attributes)))
-        payloads = [(payload.seq, payload.data) for payload in batch.payloads]
+        payloads = [(payload.seq, payload.data, payload.position) for payload in batch.payloads]
         self._touched.add(session.rank)
+        session.taken += 1
+        session.delivered(batch.delivered)
         if session.ingest(batch.first_seq, batch.count, batch.records, payloads):
             self._active_at = now
 
@@ -233,6 +272,8 @@ class Simulation:
 
     def _goodbye(self, server: Server, goodbye: pb.Goodbye, now: float) -> None:
         server.exit_code = goodbye.exit_code
+        if goodbye.interrupted and self.state is None:
+            self.fail(f"server {server.index} was taken down: {goodbye.reason}", now, cause=Cause.SERVER_LOST)
         for session in server.sessions.values():
             self._leave(session, 0)
         for rank in range(server.index * self.plan.ranks_per_server, (server.index + 1) * self.plan.ranks_per_server):
@@ -240,7 +281,8 @@ class Simulation:
                 self._engine.end_rank(rank)  # it will not come any more
         if goodbye.exit_code and self.state is None:
             text = goodbye.reason or "the workload failed"
-            self.fail(f"server {server.index}: exit code {goodbye.exit_code}: {text}", now, stop=False)
+            text = f"server {server.index}: exit code {goodbye.exit_code}: {text}"
+            self.fail(text, now, cause=Cause.WORKLOAD_FAILED, stop=False)
 
     # ---- rounds ---------------------------------------------------------------------------------------------------
 
@@ -249,7 +291,7 @@ class Simulation:
         try:
             answers = self._engine.answers()
         except (ValueError, RuntimeError) as error:
-            self.fail(str(error), now)
+            self.fail(str(error), now, cause=Cause.INTERNAL_ERROR)
             answers = []
         touched = self._touched | {answer.rank for answer in answers}
         self._touched = set()
@@ -280,11 +322,15 @@ class Simulation:
 
     def _deliver(self, rank: int, seq: int, data: bytes) -> None:
         session = self._sessions[rank]
+        self._send_replies()  # in order: what was answered before the bytes came
+        self._send_payload(session, session.payload_to_send(seq, data), seq, data)
+        session.bytes_sent(seq)
+
+    def _send_payload(self, session: Session, number: int, seq: int, data: bytes) -> None:
         send = self._servers[session.server].send
         if send is not None:
-            self._send_replies()  # in order: what was answered before the bytes came
-            send(pb.CoreMessage(payload=pb.Payload(session=session.number, seq=seq, data=data)))
-        session.delivered(seq)
+            payload = pb.Payload(session=session.number, seq=seq, data=data, number=number)
+            send(pb.CoreMessage(payload=payload))
 
     def _awaited(self, rank: int, seq: int, handle: int) -> None:
         self._sessions[rank].awaited(seq, handle)
@@ -301,7 +347,7 @@ class Simulation:
             self._sinks.step(step)
             self._progress = self._progress.plus(step, self._report.step(step, self.accounts.last))
             if self.plan.steps is not None and step.index >= self.plan.steps and self.state is None:
-                self._end("Succeeded", f"{step.index} steps are done", now)
+                self._end("Succeeded", Cause.STEPS_DONE, f"{step.index} steps are done", now)
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
@@ -310,6 +356,8 @@ class Simulation:
         if now - self._clocks_at >= CLOCKS_EVERY_S:
             self._clocks_at = now
             self._publish()
+        if self._over_at is not None and not self._stopped and now - self._over_at > STOP_OTHERS_S:
+            self._stop_all()
         if self.state is None:
             self._check_startup(now)
             self._check_streams(now)
@@ -330,27 +378,39 @@ class Simulation:
                     clocks.append(clock)
             if sessions:
                 server.send(pb.CoreMessage(clocks=pb.Clocks(sessions=sessions, clock_ns=clocks)))
+            self._acknowledge(server, server.send)
+
+    @staticmethod
+    def _acknowledge(server: Server, send: Send) -> None:
+        """Says what has been taken, so that agents free it. Every 10 ms is often enough: rings hold far more."""
+        sessions, messages = [], []
+        for session in server.sessions.values():
+            if session.taken != session.acknowledged:
+                session.acknowledged = session.taken
+                sessions.append(session.number)
+                messages.append(session.taken)
+        if sessions:
+            send(pb.CoreMessage(taken=pb.Taken(sessions=sessions, messages=messages)))
 
     def _check_startup(self, now: float) -> None:
         limit = self.plan.startup_timeout_s
-        absent = [
-            s.index for s in self._servers.values() if s.send is None and s.lost_at is None and s.exit_code is None
-        ]
+        absent = [s.index for s in self._servers.values() if not s.said_hello]
         if absent and now - self._began > limit:
-            self.fail(f"server {_list(absent)} did not connect within {limit:g} s", now)
+            text = f"server {_list(absent)} did not connect within {limit:g} s"
+            self.fail(text, now, cause=Cause.SERVERS_NOT_READY)
         elif self._joined_at is not None and now - self._joined_at > limit:
             absent = sorted(
                 rank for rank in range(self._expected_world) if rank in self._known_ranks - set(self._sessions)
             )
             if absent:
-                self.fail(
-                    f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first", now
-                )
+                text = f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first"
+                self.fail(text, now, cause=Cause.RANK_MISSING)
 
     def _check_streams(self, now: float) -> None:
         for server in self._servers.values():
             if server.lost_at is not None and now - server.lost_at > self.plan.reconnect_timeout_s:
-                self.fail(f"server {server.index}: its agent went away without saying goodbye", now)
+                text = f"server {server.index}: its agent went away without saying goodbye"
+                self.fail(text, now, cause=Cause.AGENT_LOST)
                 return
 
     def _check_stuck(self, now: float) -> None:
@@ -369,7 +429,7 @@ class Simulation:
         gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
         if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked, sorted(asking), busy), now)
+            self.fail(self._who_waits(blocked, sorted(asking), busy), now, cause=Cause.DEADLOCK)
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
@@ -392,6 +452,39 @@ class Simulation:
         return "no rank can go on: " + "; ".join(parts)
 
     # ---- for readers ----------------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> list[Server]:
+        """All emulated servers, by index."""
+        return list(self._servers.values())
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The final steps so far, as they stand in the summary."""
+        return self._report.steps
+
+    @property
+    def virtual_ns(self) -> int:
+        """The latest end of anything that was reported so far."""
+        return self._virtual_ns
+
+    @property
+    def oom_count(self) -> int:
+        """Refused allocations so far."""
+        return len(self._memory.refusals)
+
+    def rank_counts(self) -> dict[str, int]:
+        """How many ranks are expected, have joined, have left."""
+        left = sum(session.left for session in self._sessions.values())
+        return {"expected": self._expected_world, "joined": len(self._sessions), "left": left}
+
+    def notes(self) -> list[str]:
+        """What a shim said about its own environment, such as a torch that there is no plugin for."""
+        return sorted({name for _, name in self._tally.unmodelled if name.startswith("torch:")})
+
+    def peak_bytes(self) -> int:
+        """The largest peak of any device."""
+        return self._memory.highest()
 
     def snapshot(self, now: float) -> Snapshot:
         """The run as other threads may see it; to be called by the thread that runs the simulation."""
@@ -428,7 +521,8 @@ class Simulation:
         """Device time so far, by the source of its cost."""
         source_ns = dict(self._tally.source_ns)
         if not self._finished:
-            source_ns["roofline"] += self._collectives.device_ns
+            for source, ns in self._collectives.device_ns.items():
+                source_ns[source] += ns
         return source_ns
 
     def _host_waits(self) -> dict[str, tuple[int, int]]:
@@ -436,21 +530,25 @@ class Simulation:
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def fail(self, reason: str, now: float, *, stop: bool = True) -> None:
+    def fail(self, reason: str, now: float, *, cause: Cause, stop: bool = True) -> None:
         """The run has failed; only the first reason counts. ``stop`` False lets other servers end by themselves."""
         if self.state is None:
-            self._end("Failed", " ".join(reason.split()), now, stop=stop)
+            self._end("Failed", cause, " ".join(reason.split()), now, stop=stop)
 
     def cancel(self, now: float) -> None:
         """Somebody asked the core to end."""
-        self.fail("the simulation core was asked to stop", now)
+        self.fail("the simulation core was asked to stop", now, cause=Cause.CANCELLED)
 
-    def _end(self, state: str, reason: str, now: float, *, stop: bool = True) -> None:
-        self.state, self.reason, self._over_at = state, reason, now
+    def _end(self, state: str, cause: Cause, reason: str, now: float, *, stop: bool = True) -> None:
+        self.state, self.cause, self.reason, self._over_at = state, cause, reason, now
         self._send_replies()
         if stop:
-            for server in self._servers.values():
-                self._stop(server)
+            self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopped = True
+        for server in self._servers.values():
+            self._stop(server)
 
     def _stop(self, server: Server) -> None:
         if server.send is not None:
@@ -467,7 +565,7 @@ class Simulation:
         return now - self._over_at > DRAIN_S or all(s.send is None for s in waiting)
 
     def finish(self, now: float) -> None:
-        """Writes the summary."""
+        """Writes the summary; from then on the state is final."""
         self._touched |= set(self._sessions)  # what became final with others' last words
         self.advance(now)
         self._tally.source_ns = self.source_ns()
@@ -476,15 +574,18 @@ class Simulation:
         if share > self.plan.unknown_limit:
             text = f"{share:.0%} of the device time has no known cost (limit {self.plan.unknown_limit:.0%})"
             if self.plan.strict and self.state in (None, "Succeeded"):
-                self.state, self.reason = "Failed", text
+                self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, text
             elif not self.reason:
                 self.reason = text
         unstated = self._tally.reads.unstated()
         if unstated and self.plan.strict and self.state in (None, "Succeeded"):
-            self.state, self.reason = "Failed", unstated
+            self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, unstated
         clocks = [self._engine.clock(rank) for rank in self._sessions]
+        if self.state is None:
+            self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
         end: dict[str, Any] = {
-            "state": self.state or "Succeeded",
+            "state": self.state,
+            "cause": self.cause,
             "reason": self.reason,
             "ranks": len(self._sessions),
             "step_counts": {str(rank): count for rank, count in self._steps.counts().items()},

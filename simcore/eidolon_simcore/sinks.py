@@ -48,6 +48,12 @@ class Sink(Protocol):
     def collective(self, call: CollectiveCall) -> None:
         """A matched call, before its spans."""
 
+    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+        """What a rank has asked the engine for (:data:`~eidolon_simcore.engine.interface.OPERATION`), as it did."""
+
+    def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
+        """From its record ``seq`` on, a rank has this much allocated on a device."""
+
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
         """Final spans (:data:`~eidolon_simcore.engine.interface.SPAN`) in order of ``seq``; labels are those of the
         run's :class:`~eidolon_simcore.session.Labels`."""
@@ -65,6 +71,10 @@ class Sinks:
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self._sinks = tuple(sinks)
 
+    def __bool__(self) -> bool:
+        """Somebody listens."""
+        return bool(self._sinks)
+
     def lane(self, rank: int, lane: int, server: int, device: int) -> None:
         for sink in self._sinks:
             sink.lane(rank, lane, server, device)
@@ -76,6 +86,14 @@ class Sinks:
     def collective(self, call: CollectiveCall) -> None:
         for sink in self._sinks:
             sink.collective(call)
+
+    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+        for sink in self._sinks:
+            sink.operations(rank, operations)
+
+    def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
+        for sink in self._sinks:
+            sink.memory(rank, seq, device, allocated_bytes)
 
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
         for sink in self._sinks:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import compiled, site
+from playing import core, server
 
 import eidolon_interposer
 from eidolon_interposer import plugin
+
+__all__ = ["compiled", "core", "server", "site"]  # fixtures
 
 LIB = Path(os.environ.get("EIDOLON_TEST_LIB", Path(eidolon_interposer.__file__).parent / "lib"))
 TORCH_214 = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eidolon" / "torch214"

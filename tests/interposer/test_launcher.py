@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -11,67 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from launching import Site, until
 
-SOURCE = Path(__file__).parents[2] / "interposer" / "native" / "launcher" / "launch.c"
 SHOW_ENVIRONMENT = "import os; print(os.getpid(), *[os.environ.get(n) for n in os.environ['SHOW'].split()], sep='\\n')"
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "the launcher needs a C compiler"
-    out = tmp_path_factory.mktemp("launcher") / "launch"
-    subprocess.run(
-        [compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-static", str(SOURCE), "-o", str(out)], check=True
-    )
-    return out
-
-
-class Site:
-    """An installation as in the wheel: bin/launch, lib/libeidolon.so, hook/; and a shared directory."""
-
-    def __init__(self, root: Path, compiled: Path) -> None:
-        self.root = root
-        self.launch = root / "bin" / "launch"
-        self.lib = root / "lib"
-        self.hook = root / "hook"
-        self.dir = root / "shared"
-        for directory in (self.launch.parent, self.lib, self.hook, self.dir):
-            directory.mkdir(parents=True)
-        shutil.copy(compiled, self.launch)
-        # A library without any dependency, so that preloading it into the test's commands changes nothing.
-        (root / "empty.c").write_text("int eidolon_empty;\n")
-        subprocess.run(
-            ["gcc", "-shared", "-nostdlib", str(root / "empty.c"), "-o", str(self.lib / "libeidolon.so")], check=True
-        )
-
-    def command(self, *command: str) -> list[str]:
-        return [str(self.launch), "--dir", str(self.dir), "--", *command]
-
-    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH")}
-        return subprocess.run(
-            self.command(*command), env=clean | environment, capture_output=True, text=True, timeout=30
-        )
-
-    @property
-    def exit(self) -> str:
-        return (self.dir / "exit").read_text()
-
-
-@pytest.fixture
-def site(tmp_path: Path, compiled: Path) -> Site:
-    return Site(tmp_path, compiled)
-
-
-def until(path: Path) -> str:
-    """The contents of a file once it is there and not empty."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text():
-            return path.read_text()
-        time.sleep(0.02)
-    raise AssertionError(f"{path} did not appear")
 
 
 def gone(pid: int) -> bool:
@@ -138,7 +79,7 @@ def test_explicit_directories(site: Site, tmp_path: Path) -> None:
 def test_exit_code_follows_the_command(site: Site, code: int, line: str) -> None:
     assert site.run("sh", "-c", f"exit {code}").returncode == code
     assert site.exit == line
-    assert sorted(p.name for p in site.dir.iterdir()) == ["exit"]
+    assert sorted(p.name for p in site.dir.iterdir()) == ["exit", "image"]
 
 
 def test_a_killed_command(site: Site) -> None:
@@ -201,6 +142,8 @@ def test_forwards_signals(site: Site, name: str) -> None:
         until(site.root / "ready")
         process.send_signal(number)
         assert process.wait(timeout=20) == 40
+    told = "" if name.startswith("SIGUSR") else f"interrupted by {name}: "
+    assert site.exit == f"40 {told}failed\n"
 
 
 def test_a_signal_that_ends_the_command(site: Site) -> None:
@@ -209,7 +152,7 @@ def test_a_signal_that_ends_the_command(site: Site) -> None:
         until(site.root / "ready")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
-    assert site.exit == "143 killed by signal 15 (SIGTERM)\n"
+    assert site.exit == "143 interrupted by SIGTERM: killed by signal 15 (SIGTERM)\n"
 
 
 def test_reaps_orphans_while_the_command_runs(site: Site) -> None:

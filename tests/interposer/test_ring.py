@@ -45,11 +45,21 @@ def pair(directory: ServerDirectory) -> Iterator[tuple[RingWriter, RingReader]]:
     writer.close(orderly=False)
 
 
+def commit(reader: RingReader, batch: Batch) -> None:
+    """As if the batch had reached the core, and its answer us."""
+    reader.sent(batch)
+    reader.taken(reader.messages)
+
+
 def take(reader: RingReader, limit: int = LIMIT) -> Batch:
     batch = reader.batch(limit)
     assert batch is not None
-    reader.commit(batch)
+    commit(reader, batch)
     return batch
+
+
+def payloads(batch: Batch) -> list[tuple[int, bytes]]:
+    return [(seq, data) for seq, data, _ in batch.payloads]
 
 
 def column(batch: Batch, name: str) -> list[int]:
@@ -146,15 +156,56 @@ def test_records_and_their_definitions_come_together(pair: tuple[RingWriter, Rin
     assert reader.batch(LIMIT) is None
 
 
-def test_a_batch_is_taken_again_until_it_is_committed(pair: tuple[RingWriter, RingReader]) -> None:
+def restarted(writer: RingWriter, limit: int = LIMIT) -> Batch | None:
+    """What an agent finds that was started anew."""
+    again = RingReader(writer.path)
+    batch = again.batch(limit)
+    again.close()
+    return batch
+
+
+def test_what_the_core_has_not_taken_is_found_again_after_a_restart(pair: tuple[RingWriter, RingReader]) -> None:
     writer, reader = pair
     writer.sign(9, "call", "f")
     writer.emit(Kind.HOST, call=9)
     first = reader.batch(LIMIT)
+    assert first is not None
     assert first == reader.batch(LIMIT)
-    again = RingReader(writer.path)  # an agent that was restarted
-    assert again.batch(LIMIT) == first
-    again.close()
+    reader.sent(first)
+    assert reader.batch(LIMIT) is None
+    assert restarted(writer) == first, "it was sent, but who knows how far it came"
+    writer.send_payload(1, b"data")
+    writer.emit(Kind.COLLECTIVE)
+    second = reader.batch(LIMIT)
+    assert second is not None
+    reader.sent(second)
+    assert not reader.settled
+    reader.taken(1)
+    assert restarted(writer) == second
+    reader.taken(2)
+    assert reader.settled
+    assert restarted(writer) is None
+
+
+def test_room_is_made_only_for_what_was_taken(pair: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = pair
+    for _ in range(64):
+        writer.emit(Kind.HOST)
+    batch = reader.batch(LIMIT)
+    assert batch is not None
+    reader.sent(batch)
+    thread = threading.Thread(target=writer.emit, args=(Kind.HOST,))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive(), "the ring is full of what is under way"
+    reader.taken(1)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_the_core_cannot_have_taken_what_was_never_sent(pair: tuple[RingWriter, RingReader]) -> None:
+    with pytest.raises(RingError, match="taken 1 messages, of which 0 were sent"):
+        pair[1].taken(1)
 
 
 def test_records_wrap(pair: tuple[RingWriter, RingReader]) -> None:
@@ -185,7 +236,7 @@ def test_limit_is_kept(directory: ServerDirectory) -> None:
     sizes = []
     while (batch := reader.batch(1 << 16)) is not None:
         sizes.append(len(batch.records))
-        reader.commit(batch)
+        commit(reader, batch)
     assert max(sizes) == 1 << 15
     assert sum(sizes) == 4000 * 32
     writer.close(orderly=False)
@@ -200,7 +251,7 @@ def test_many_definitions_go_before_the_records(pair: tuple[RingWriter, RingRead
     batches = []
     while (batch := reader.batch(512)) is not None:
         batches.append(batch)
-        reader.commit(batch)
+        commit(reader, batch)
     assert [s.id for b in batches for s in b.signatures] == list(range(1, 40))
     assert [b.count for b in batches] == [0] * (len(batches) - 1) + [1]
 
@@ -214,7 +265,7 @@ def test_a_payload_waits_for_its_record(pair: tuple[RingWriter, RingReader]) -> 
     assert reader.batch(LIMIT) is None
     writer.emit(Kind.COLLECTIVE, flags=Flag.FOREGROUND | Flag.PAYLOAD)
     batch = take(reader)
-    assert (batch.first_seq, batch.count, batch.payloads) == (1, 1, [(1, b"bytes")])
+    assert (batch.first_seq, batch.count, payloads(batch)) == (1, 1, [(1, b"bytes")])
 
 
 def test_a_late_payload_is_sent_alone(pair: tuple[RingWriter, RingReader]) -> None:
@@ -223,7 +274,7 @@ def test_a_late_payload_is_sent_alone(pair: tuple[RingWriter, RingReader]) -> No
     take(reader)
     writer.send_payload(0, b"")
     writer.emit(Kind.HOST)
-    assert take(reader).payloads == [(0, b"")]
+    assert payloads(take(reader)) == [(0, b"")]
 
 
 def test_payloads_are_spread_over_batches_with_their_records(pair: tuple[RingWriter, RingReader]) -> None:
@@ -233,10 +284,10 @@ def test_payloads_are_spread_over_batches_with_their_records(pair: tuple[RingWri
         writer.emit(Kind.COLLECTIVE)
     got: dict[int, bytes] = {}
     while (batch := reader.batch(1024)) is not None:
-        assert all(batch.first_seq <= seq < batch.first_seq + batch.count for seq, _ in batch.payloads)
+        assert all(batch.first_seq <= seq < batch.first_seq + batch.count for seq, _ in payloads(batch))
         assert len(batch.payloads) < 3
-        got.update(batch.payloads)
-        reader.commit(batch)
+        got.update(payloads(batch))
+        commit(reader, batch)
     assert got == {seq: bytes([seq]) * 300 for seq in range(6)}
 
 
@@ -257,7 +308,7 @@ def test_a_full_ring_holds_the_writer_until_there_is_room(pair: tuple[RingWriter
             time.sleep(0.001)
             continue
         count += batch.count
-        reader.commit(batch)
+        commit(reader, batch)
     thread.join(20)
     assert count == 200
 
@@ -275,16 +326,16 @@ def test_payloads_are_taken_early_when_the_shim_has_no_room_for_the_record_defin
 
     thread = threading.Thread(target=write)
     thread.start()
-    payloads, count, deadline = [], 0, time.monotonic() + 20
+    got, count, deadline = [], 0, time.monotonic() + 20
     while count < 40 and time.monotonic() < deadline:
         if not reader.has_news() or (batch := reader.batch(LIMIT)) is None:
             time.sleep(0.001)
             continue
-        payloads += batch.payloads
+        got += payloads(batch)
         count += batch.count
-        reader.commit(batch)
+        commit(reader, batch)
     thread.join(20)
-    assert [seq for seq, _ in payloads] == list(range(40))
+    assert [seq for seq, _ in got] == list(range(40))
 
 
 # ---- writing back ----------------------------------------------------------------------------------------------------
@@ -320,7 +371,7 @@ def test_inbox_waits_for_room_and_wraps(pair: tuple[RingWriter, RingReader]) -> 
     writer, reader = pair
     sent = 0
     for _ in range(20):
-        while reader.deliver(sent, bytes([sent % 256]) * (sent % 90)):
+        while reader.deliver(sent, bytes([sent % 256]) * (sent % 90), sent):
             sent += 1
         writer.read_inbox()
     assert sent > 100
@@ -329,16 +380,16 @@ def test_inbox_waits_for_room_and_wraps(pair: tuple[RingWriter, RingReader]) -> 
 
 def test_a_payload_that_needs_the_whole_inbox_arrives(pair: tuple[RingWriter, RingReader]) -> None:
     writer, reader = pair
-    assert reader.deliver(1, b"a" * 100)
+    assert reader.deliver(1, b"a" * 100, 1)
     big = b"b" * (1024 - 16)
     for _ in range(4):
-        if reader.deliver(2, big):
+        if reader.deliver(2, big, 2):
             break
         writer.read_inbox()
     writer.read_inbox()
     assert writer.payloads[2] == big
     with pytest.raises(RingError, match="does not fit"):
-        reader.deliver(3, big + b"b")
+        reader.deliver(3, big + b"b", 3)
 
 
 def test_stream_pages(pair: tuple[RingWriter, RingReader]) -> None:
@@ -510,8 +561,8 @@ def use(path: Path) -> None:
             for _ in range(8):
                 if (batch := reader.batch(limit)) is None:
                     break
-                reader.commit(batch)
-        reader.deliver(1, b"data")
+                commit(reader, batch)
+        reader.deliver(1, b"data", 1)
         reader.reply(1, 2, 3, 4)
         reader.publish_clock(9)
         reader.used_bytes()
@@ -534,7 +585,7 @@ def used_ring(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             take(reader)
     writer.send_payload(19, b"payload")
     writer.emit(Kind.COLLECTIVE, flags=Flag.BLOCKING)
-    reader.deliver(3, b"in")
+    reader.deliver(3, b"in", 1)
     content = writer.path.read_bytes()
     reader.close()
     writer.close(orderly=False)
@@ -590,8 +641,10 @@ def test_message_rings_carry_any_sequence(messages: list[bytes], seed: int) -> N
     got: list[bytes] = []
 
     def consume(most: int) -> None:
-        for _, (_, body, position) in zip(range(most), consumer.messages(consumer.head), strict=False):
-            got.append(body)
+        for _, (kind, body, position) in zip(range(most), consumer.messages(consumer.head), strict=False):
+            if kind != MessageType.PAD:
+                got.append(body)
+            consumer.pass_by(position)
             consumer.free(position)
 
     for message in messages:

@@ -48,10 +48,12 @@ def test_the_whole_plan() -> None:
             "samples_per_step": None,
             "strict": True,
             "unknown_limit": 0.1,
+            "recording": None,
             "network": {
                 "inter_bytes_per_s": 25 * 10**9,
                 "inter_latency_ns": 2000,
                 "intra_bytes_per_s": 300 * 10**9,
+                "topology": None,
             },
             "startup_timeout_s": 600,
             "token": "secret",
@@ -102,8 +104,9 @@ def test_what_the_spec_leaves_open_comes_from_the_catalogue() -> None:
     assert document["core"]["gpu_memory_bytes"] == gpu.memory_bytes
     assert document["core"]["network"] == {
         "inter_bytes_per_s": gpu.nic_bytes_per_s,
-        "inter_latency_ns": 5000,
+        "inter_latency_ns": 2000,
         "intra_bytes_per_s": None,
+        "topology": None,
     }
     assert document["server"]["conf"]["gpu.context_bytes"] == str(gpu.context_bytes)
 

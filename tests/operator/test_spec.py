@@ -50,7 +50,7 @@ def test_the_minimal_object_has_the_defaults_of_the_crd() -> None:
         gpu="h100-sxm",
         gpu_memory_bytes=None,
         context_bytes=None,
-        network=spec.Network(inter_bytes_per_s=None, inter_latency_ns=5000, intra_bytes_per_s=None),
+        network=spec.Network(inter_bytes_per_s=None, inter_latency_ns=2000, intra_bytes_per_s=None),
         workload=spec.Workload(command=("torchrun", "train.py"), env=(), launcher="none", ranks_per_server=1),
         steps=None,
         time_sync="conservative",

@@ -24,3 +24,8 @@ if importlib.util.find_spec("eidolon_proto") is None:
     if protoc.main([*arguments, "eidolon_proto/v1/simulation.proto"]) != 0:
         raise RuntimeError("protoc failed")
     sys.path.insert(0, str(out))
+
+
+from serving import core  # noqa: E402 (once the protocol's code is there)
+
+__all__ = ["core"]  # a fixture

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -55,6 +56,7 @@ class FakeRank:
         self._next = {"call": 1}
         self._signatures: list[pb.Signature] = []
         self._payloads: list[pb.RecordPayload] = []
+        self._position = 0  # in a ring of definitions
 
     def signature(self, kind: str, name: str, **attributes: int) -> int:
         key = (kind, name, tuple(attributes.items()))
@@ -83,7 +85,7 @@ class FakeRank:
         number = self.signature("call", call) if call else 0
         if payload is not None:
             flags |= PAYLOAD
-            self._payloads.append(pb.RecordPayload(seq=self.seq, data=payload))
+            self.late_payload(self.seq, payload)
         device = self.device if device is None else device
         row = (self.seq & 0xFFFFFFFF, kind, flags, thread, host_ns, number, device, stream, sig, value)
         self._rows.append(row)
@@ -91,7 +93,8 @@ class FakeRank:
         return self.seq - 1
 
     def late_payload(self, seq: int, data: bytes) -> None:
-        self._payloads.append(pb.RecordPayload(seq=seq, data=data))
+        self._position += 8
+        self._payloads.append(pb.RecordPayload(seq=seq, data=data, position=self._position))
 
     def kernel(self, bytes_moved: int = 1 << 20, **more: Any) -> int:
         """An operation that moves so many bytes on the device."""
@@ -132,8 +135,13 @@ class FakeRank:
 class FakeAgent:
     """One server's agent on a real gRPC stream."""
 
-    def __init__(self, address: str, server: int = 0, **changes: Any) -> None:
-        self._channel = grpc.insecure_channel(address)
+    def __init__(self, address: str, server: int = 0, *, trust: Path | None = None, **changes: Any) -> None:
+        if trust is None:
+            self._channel = grpc.insecure_channel(address)
+        else:
+            credentials = grpc.ssl_channel_credentials(trust.read_bytes())
+            options = [("grpc.ssl_target_name_override", "eidolon-core")]
+            self._channel = grpc.secure_channel(address, credentials, options)
         self._out: queue.SimpleQueue[pb.AgentMessage | None] = queue.SimpleQueue()
         self.received: list[pb.CoreMessage] = []
         self.error: grpc.RpcError | None = None

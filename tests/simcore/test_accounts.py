@@ -211,6 +211,8 @@ def test_work_is_booked_on_the_step_in_which_it_was_issued(tmp_path: Path) -> No
         rank.write(Kind.COPY, call="cudaMemcpyAsync", sig=copy, value=1000)
         rank.sync()
         rank.mark()
+        if count == 2:
+            run.batch(rank)  # a batch that ends with a mark, one that begins behind it
     run.batch(rank)
     flops = 2.0 * 1024 * 512 * 256
     steps = run.summary()["steps"]

@@ -1,65 +1,23 @@
-"""The service over real gRPC, played by agents; and the process as the launcher starts it."""
+"""The service over real gRPC, played by agents."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from fakes import AUTOGRAD, BLOCKING, CORE, FOREGROUND, FakeAgent, FakeRank, plan
+from fakes import AUTOGRAD, BLOCKING, FOREGROUND, FakeRank
+from serving import Core
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore.engine.native import NativeEngine
+from eidolon_simcore import simulation
 from eidolon_simcore.records import Kind
-from eidolon_simcore.report import Report
-from eidolon_simcore.service import Service
-from eidolon_simcore.simulation import Simulation
-
-
-class Core:
-    """A core in this process, on its own thread."""
-
-    def __init__(self, out: Path, **changes: Any) -> None:
-        self.out = out
-        p = plan(**changes)
-        self.simulation = Simulation(p, NativeEngine(), Report(p, out), version="test", now=time.monotonic())
-        self.service = Service(self.simulation)
-        self.address = self.service.listen("127.0.0.1:0")
-        self._thread = threading.Thread(target=self.service.run, daemon=True)
-        self._thread.start()
-        self.agents: list[FakeAgent] = []
-
-    def agent(self, server: int = 0, **changes: Any) -> FakeAgent:
-        agent = FakeAgent(self.address, server, **changes)
-        self.agents.append(agent)
-        return agent
-
-    def summary(self) -> dict[str, Any]:
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return json.loads((self.out / "summary.json").read_text())
-
-    def close(self) -> None:
-        self.service.cancel()
-        for agent in self.agents:
-            agent.close()
-        self._thread.join(30)
-
-
-@pytest.fixture
-def core(tmp_path: Path) -> Iterator[Core]:
-    core = Core(tmp_path)
-    yield core
-    core.close()
+from eidolon_simcore.status import Cause
 
 
 def step(rank: FakeRank, comm: int, position: int) -> None:
@@ -104,7 +62,7 @@ def test_a_data_parallel_run_from_hello_to_summary(core: Core) -> None:
     assert summary["steps"][1]["tokens_per_s"] == pytest.approx(1e12 / summary["steps"][1]["time_ns"])
     assert summary["steps"][1]["peak_bytes"] == {"0/0": 12 << 30, "0/1": 12 << 30}
     assert [w["site"] for w in summary["host_waits"]] == ["ncclCommInitRank", "cudaDeviceSynchronize"]
-    assert summary["cost_share"] == {"roofline": 1.0}
+    assert set(summary["cost_share"]) == {"interpolated", "roofline"}  # collectives, kernels
     lines = (core.out / "progress.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == summary["steps"]
 
@@ -159,7 +117,8 @@ def test_a_blocking_request_is_answered_within_milliseconds(core: Core) -> None:
         agent.flush(rank)
         agent.reply(1, seq)
         took.append(time.perf_counter() - begin)
-    assert sorted(took)[100] < 0.005  # generous: the bench prints the real figure
+    # Of the fastest tenth, so that a busy machine does not matter: it is about not waiting for the next tick.
+    assert sorted(took)[20] < 0.005
     assert agent.reply(1, seq).clock_ns == 200 * 1_000
 
 
@@ -224,19 +183,6 @@ def test_a_broken_batch_ends_the_run_with_a_clear_status(core: Core, damage: Any
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert words in details
     assert words in core.simulation.reason
-
-
-def test_a_message_over_the_limit_is_refused(core: Core) -> None:
-    agent = core.agent()
-    agent.send(batch=pb.EventBatch(session=1, records=bytes(5 << 20)))
-    assert agent.status()[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_anything_before_hello_is_refused(core: Core) -> None:
-    agent = core.agent(protocol=1)
-    agent.wait(lambda messages: messages)
-    agent.send(hello=pb.Hello(protocol=1))
-    assert agent.status()[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_mismatched_collectives_end_the_run_and_name_both(core: Core) -> None:
@@ -317,6 +263,7 @@ def test_a_rank_that_left_is_not_waited_for_in_vain(tmp_path: Path) -> None:
     agent.flush(*ranks)
     agent.send(left=pb.RankLeft(session=2, orderly=False, records=ranks[1].seq))
     assert "for rank 1 (rank 1 has left)" in agent.stopped().reason
+    assert core.simulation.cause == Cause.DEADLOCK
     core.close()
 
 
@@ -324,11 +271,13 @@ def test_startup_timeouts_name_who_is_missing(tmp_path: Path) -> None:
     core = Core(tmp_path / "a", servers=3, startup_timeout_s=0.3)
     agent = core.agent(1)
     assert agent.stopped().reason == "server 0, 2 did not connect within 0.3 s"
+    assert core.simulation.cause == Cause.SERVERS_NOT_READY
     core.close()
     core = Core(tmp_path / "b", ranks_per_server=4, startup_timeout_s=0.3)
     agent = core.agent()
     agent.join(1, 2, 4)
     assert agent.stopped().reason == "rank 0, 1, 3 of 4 did not start within 0.3 s of the first"
+    assert core.simulation.cause == Cause.RANK_MISSING
     core.close()
 
 
@@ -338,6 +287,7 @@ def test_a_lost_agent_ends_the_run(tmp_path: Path) -> None:
     lost.wait(lambda messages: messages)
     lost.close()
     assert other.stopped().reason == "server 0: its agent went away without saying goodbye"
+    assert core.simulation.cause == Cause.AGENT_LOST
     core.close()
 
 
@@ -346,6 +296,24 @@ def test_a_failed_workload_is_told_with_its_exit_code(core: Core) -> None:
     agent.goodbye(3, "signal 9")
     summary = core.summary()
     assert (summary["state"], summary["reason"]) == ("Failed", "server 0: exit code 3: signal 9")
+    assert summary["cause"] == "WorkloadFailed"
+
+
+def test_the_others_go_on_for_a_moment_once_a_workload_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "STOP_OTHERS_S", 0.5)
+    core = Core(tmp_path, servers=2)
+    first, second = core.agent(0), core.agent(1)
+    for agent in (first, second):
+        agent.wait(lambda _, agent=agent: list(agent.messages("go")))
+    begin = time.monotonic()
+    first.goodbye(3, "failed")
+    assert second.stopped().reason == "server 0: exit code 3: failed"
+    assert time.monotonic() - begin >= 0.5
+    second.goodbye(1, "ended with the run")
+    assert core.summary()["reason"] == "server 0: exit code 3: failed"
+    core.close()
 
 
 def test_the_run_stops_after_the_steps_asked_for(tmp_path: Path) -> None:
@@ -388,37 +356,62 @@ def test_out_of_memory_is_reported_with_its_step(core: Core) -> None:
     ]
 
 
-def test_the_process_as_the_launcher_starts_it(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps({"name": "t", "core": CORE}))
-    command = [sys.executable, "-m", "eidolon_simcore", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        word, address = process.stdout.readline().split()
-        assert word == "listening"
-        agent = FakeAgent(address)
-        agent.wait(lambda messages: messages)
-        agent.goodbye()
-        assert process.wait(20) == 0
-        agent.close()
-    assert json.loads((tmp_path / "summary.json").read_text())["state"] == "Succeeded"
+def status(core: Core, found: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
+    """The first snapshot for readers that fits."""
+    deadline = time.monotonic() + 20
+    while not found(now := core.service.status):
+        assert time.monotonic() < deadline, now
+        time.sleep(0.02)
+    return now
 
 
-@pytest.mark.parametrize(
-    ("core", "words"),
-    [
-        ({**CORE, "gpu": "h900"}, "core.gpu: unknown GPU 'h900': h100-sxm"),
-        ({**CORE, "time_sync": "both"}, "core.time_sync: 'both': conservative, optimistic are allowed"),
-        ({**CORE, "servers": 0}, "core.servers: 0 is not positive"),
-    ],
-)
-def test_a_plan_that_cannot_run_is_one_clear_line(
-    tmp_path: Path, core: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+def test_the_status_from_waiting_to_the_end(tmp_path: Path) -> None:
+    core = Core(tmp_path, servers=2, ranks_per_server=1)
+    assert core.service.healthy()
+    begin = core.service.status
+    assert (begin["state"], begin["reason"], begin["step"], begin["attempt"]) == ("Waiting", "", None, 1)
+    assert begin["servers"] == {"expected": 2, "said_hello": [], "missing": [0, 1], "ended": {}}
+    first, second = core.agent(0), core.agent(1)
+    first.join(1, 0, 2)
+    second.join(1, 1, 2)
+    ranks = [FakeRank(1), FakeRank(1)]
+    for rank, agent in zip(ranks, (first, second), strict=True):
+        rank.write(Kind.MEMORY, value=3 << 30)
+        rank.write(Kind.UNMODELLED, sig=rank.signature("unmodelled", "torch:no plugin for torch 2.8"), value=1)
+        for _ in range(2):
+            rank.kernel(flags=FOREGROUND | AUTOGRAD)
+            rank.mark()
+        rank.kernel(flags=FOREGROUND | AUTOGRAD)
+        agent.flush(rank)
+    now = status(core, lambda s: s["steps_final"] == 2)
+    assert (now["state"], now["servers"]["missing"]) == ("Running", [])
+    assert now["ranks"] == {"expected": 2, "joined": 2, "left": 0}
+    assert now["step"] is not None
+    assert now["step"]["index"] == 2
+    assert now["step"]["tokens_per_s"] == pytest.approx(1e12 / now["step"]["time_ns"])
+    assert (now["peak_bytes"], now["oom"], now["cost_share"]) == (3 << 30, 0, {"roofline": 1.0})
+    assert now["notes"] == ["torch:no plugin for torch 2.8"]
+    first.goodbye()
+    assert status(core, lambda s: s["servers"]["ended"])["servers"]["ended"] == {"0": 0}
+    second.goodbye()
+    core.summary()
+    assert (core.service.status["state"], core.service.status["reason"]) == ("Succeeded", "WorkloadsEnded")
+    assert core.service.healthy(), "a run that has ended has nothing left to do"
+    core.close()
+
+
+def test_a_bug_of_the_core_ends_the_run_in_a_stated_condition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from eidolon_simcore.__main__ import main
+    core = Core(tmp_path)
+    agent = core.agent()
+    agent.wait(lambda messages: messages)
 
-    (tmp_path / "plan.json").write_text(json.dumps({"core": core}))
-    assert main(["--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    def bug(*_: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(core.simulation, "tick", bug)
+    assert "internal error: KeyError: 'bug'" in agent.stopped().reason
+    assert core.summary()["cause"] == "InternalError"
+    assert "Traceback" in capfd.readouterr().err
+    core.close()

@@ -30,7 +30,9 @@ class Run:
         self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
         for server, box in self.sent.items():
             self.simulation.hello(
-                pb.Hello(protocol=1, server=server, devices=2, gpu="h100-sxm", token="secret"), box.append, 0.0
+                pb.Hello(protocol=1, server=server, devices=p.gpus_per_server, gpu="h100-sxm", token="secret"),
+                box.append,
+                0.0,
             )
 
     def send(self, server: int = 0, **message: Any) -> None:
@@ -273,7 +275,7 @@ def test_an_all_to_all_by_sends_takes_as_long_as_its_busiest_port(tmp_path: Path
     size = 1 << 28
     times = {}
     for n in (2, 4):
-        run = Run(tmp_path / str(n), ranks_per_server=4, host_cost="measured")
+        run = Run(tmp_path / str(n), gpus_per_server=4, ranks_per_server=4, host_cost="measured")
         ranks = [FakeRank(i + 1, device=i) for i in range(n)]
         for i, rank in enumerate(ranks):
             run.join(rank.session, i, n)

@@ -152,13 +152,14 @@ struct RingHeader {
   std::atomic<uint32_t> idle;             // 1: all foreground threads sleep outside our calls
   std::atomic<uint32_t> space_wanted;     // futex word: the shim waits for room in records or definitions
 
-  alignas(64) std::atomic<uint64_t> tail; // records consumed (by the agent)
+  alignas(64) std::atomic<uint64_t> tail; // records that the core has taken: a restarted agent begins here
   std::atomic<uint64_t> defs_tail;
   std::atomic<uint64_t> inbox_head;                // inbox bytes written (by the agent)
   std::atomic<uint32_t> inbox_bell;                // futex word, bumped after each inbox message
   std::atomic<uint32_t> space_bell;                // futex word, bumped when room was made and space_wanted was 1
   std::atomic<int64_t> clock_ns;                   // the rank's virtual clock as last published (every 10 ms or less)
   std::atomic<uint32_t> fatal_status;              // ReplyStatus; non-zero ends the process at its next call
+  std::atomic<uint64_t> delivered;                 // number of the last payload from the core that is in the inbox
   alignas(64) char fatal[1024];                    // NUL-terminated reason
   alignas(64) std::atomic<int64_t> used_bytes[64]; // device memory of this rank, per device: what the agent takes back
                                                    // from ServerPage::used_bytes if the process dies

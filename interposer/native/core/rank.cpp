@@ -115,7 +115,7 @@ void *idle_monitor(void *) {
     usleep(kSampleMs * 1000);
     uint64_t now = ring_next_seq();
     const RingHeader *h = ring_header();
-    bool full = h->head.load() - h->tail.load() >= h->record_capacity; // a writer waits for room: not idle
+    bool full = h->space_wanted.load() != 0; // a writer waits for room, of records or definitions: not idle
     bool still = now == last && inside.load() == 0 && !full;
     for (int i = 0; still && i < kMaxThreads; ++i)
       if (int tid = foreground_tids[i].load(); tid != 0)

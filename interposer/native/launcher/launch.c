@@ -1,18 +1,29 @@
-// launch --dir DIR [--lib DIR] [--hook DIR] [--ranks N [--first-rank K]] -- COMMAND...
+// launch --dir DIR [--wait SECONDS [--resolve NAME]...] [--scratch DIR] [--lib DIR] [--hook DIR]
+//        [--ranks N [--first-rank K]] [--grace SECONDS] -- COMMAND...
 //
-// Runs COMMAND with Eidolon injected: our libraries and the Python hook are put in front of what LD_PRELOAD,
-// LD_LIBRARY_PATH and PYTHONPATH already hold, and EIDOLON_DIR names the directory shared with the agent. The command
-// itself and everything it starts are otherwise untouched.
+// Runs COMMAND with Eidolon injected: our libraries, the Python hook and programs are put in front of what LD_PRELOAD,
+// LD_LIBRARY_PATH, PYTHONPATH and PATH already hold, and EIDOLON_DIR names the directory shared with the agent. The
+// command itself and everything it starts are otherwise untouched. Which libraries depends on the image (image.c),
+// unless --lib names them. Beside this program's directory lie lib/ (CUDA 13), libN/ (CUDA N), hook/, path/ and
+// probe.py.
 //
 // In a pod this is the container's first process, so it does what an init does: it forwards signals, reaps orphans and
 // ends with the command's exit code (128 + signal if it was killed). What the command leaves running ends with it, as
 // it does in a container; outside one the launcher is a child subreaper, so that the two agree.
 //
+// With --wait it starts COMMAND only once all emulated servers are there and NAME resolves (gate.c). With --scratch the
+// command gets HOME, TMPDIR and caches there, and a USER, where it has none that it can use.
+//
 // With --ranks it starts COMMAND N times, with LOCAL_RANK 0..N-1 and RANK K..K+N-1 (the launcher `plain` of a spec).
-// The first of them that fails decides the exit code; the others then get SIGTERM, and SIGKILL 10 s later.
+// The first of them that fails decides the exit code; the others then get SIGTERM, and SIGKILL after the grace (10 s).
+//
+// The agent ends a run by DIR/stop, "CODE REASON\n": ranks end by themselves at their next call, and what has not ended
+// after the grace gets SIGTERM, then SIGKILL. With code 0 (the steps that were asked for are done) the launcher ends
+// with 0 however the command ended.
 //
 // DIR/exit is the last thing written: "CODE REASON\n", by rename, so that a reader sees all of it or nothing. The agent
-// takes it as the end of the server.
+// takes it as the end of the server. A reason that begins with "interrupted by" says that it was told to end from
+// outside.
 //
 // The launcher's own failures: 125 (it could not start), 126 (COMMAND cannot be run), 127 (COMMAND not found).
 // Linked statically: it runs in the user's image, whatever C library that has.
@@ -28,28 +39,63 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { kCannotStart = 125, kCannotRun = 126, kNotFound = 127 };
-enum { kMaxRanks = 1024, kGraceSeconds = 10 };
+#include "launch.h"
+
+enum { kMaxRanks = 1024, kMaxNames = 8, kGraceSeconds = 10, kKillSeconds = 5 };
+static int grace_s = kGraceSeconds;
 
 static const int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
 
 static char shared_dir[PATH_MAX]; // empty until --dir is known to exist
 
-static void write_exit(int code, const char *reason) {
-  if (!shared_dir[0])
-    return;
-  char temporary[PATH_MAX + 16], final[PATH_MAX + 16];
-  snprintf(temporary, sizeof temporary, "%s/.exit.tmp", shared_dir);
-  snprintf(final, sizeof final, "%s/exit", shared_dir);
-  FILE *file = fopen(temporary, "we");
-  if (!file || fprintf(file, "%d %s\n", code, reason) < 0 || fclose(file) != 0 || rename(temporary, final) != 0)
-    fprintf(stderr, "eidolon launch: cannot write %s: %s\n", final, strerror(errno));
+double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-// One line to stderr, the same to DIR/exit, and the end.
-__attribute__((noreturn, format(printf, 2, 3))) static void fail(int code, const char *format, ...) {
+void shared_path(char out[PATH_MAX + 32], const char *name) { snprintf(out, PATH_MAX + 32, "%s/%s", shared_dir, name); }
+
+int write_shared(const char *name, const char *text) {
+  char temporary[PATH_MAX + 32], final[PATH_MAX + 32], hidden[64];
+  snprintf(hidden, sizeof hidden, ".%s.tmp", name);
+  shared_path(temporary, hidden);
+  shared_path(final, name);
+  FILE *file = fopen(temporary, "we");
+  int written = file && fputs(text, file) >= 0;
+  written = file && fclose(file) == 0 && written;
+  if (!written || rename(temporary, final) != 0)
+    fprintf(stderr, "eidolon launch: cannot write %s: %s\n", final, strerror(errno));
+  return written;
+}
+
+int told_to_stop(int *failed, char reason[512]) {
+  char path[PATH_MAX + 32], line[600] = "";
+  shared_path(path, "stop");
+  FILE *file = fopen(path, "re"); // appears by rename: it is whole
+  if (!file)
+    return 0;
+  if (!fgets(line, sizeof line, file))
+    line[0] = 0;
+  fclose(file);
+  line[strcspn(line, "\n")] = 0;
+  char *text = line;
+  *failed = strtol(line, &text, 10) != 0;
+  snprintf(reason, 512, "%s", text + (*text == ' '));
+  return 1;
+}
+
+static void write_exit(int code, const char *reason) {
+  char line[PATH_MAX + 512];
+  snprintf(line, sizeof line, "%d %s\n", code, reason);
+  if (shared_dir[0])
+    write_shared("exit", line);
+}
+
+void fail(int code, const char *format, ...) {
   char reason[PATH_MAX + 256];
   va_list arguments;
   va_start(arguments, format);
@@ -60,20 +106,17 @@ __attribute__((noreturn, format(printf, 2, 3))) static void fail(int code, const
   exit(code);
 }
 
-// Where `name` lies beside the directory of this program.
-static void beside(char *out, const char *name) {
-  char self[PATH_MAX];
-  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+// The directory above that of this program.
+static void own_root(char out[PATH_MAX]) {
+  ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 1);
   if (length < 0)
     fail(kCannotStart, "cannot find my own path: %s", strerror(errno));
-  self[length] = 0;
+  out[length] = 0;
   for (int levels = 0; levels < 2; levels++) { // drop the file's name, then its directory
-    char *slash = strrchr(self, '/');
+    char *slash = strrchr(out, '/');
     if (slash)
       *slash = 0;
   }
-  if (snprintf(out, PATH_MAX, "%s/%s", self, name) >= PATH_MAX)
-    fail(kCannotStart, "path too long: %s/%s", self, name);
 }
 
 static void directory(char *out, const char *path, const char *what) {
@@ -93,7 +136,7 @@ static void prepend(const char *variable, const char *value) {
   free(joined);
 }
 
-static void inject(const char *lib, const char *hook) {
+static void inject(const char *root, const char *lib, const char *hook) {
   char core[PATH_MAX + 32];
   snprintf(core, sizeof core, "%s/libeidolon.so", lib);
   if (access(core, R_OK) != 0)
@@ -103,6 +146,10 @@ static void inject(const char *lib, const char *hook) {
   prepend("LD_PRELOAD", core);
   prepend("LD_LIBRARY_PATH", lib);
   prepend("PYTHONPATH", hook);
+  char programs[PATH_MAX + 8]; // nvidia-smi
+  snprintf(programs, sizeof programs, "%s/path", root);
+  if (access(programs, X_OK) == 0 && getenv("PATH")) // without PATH the C library's default holds: leave it
+    prepend("PATH", programs);
   if (setenv("EIDOLON_DIR", shared_dir, 1) != 0)
     fail(kCannotStart, "out of memory");
 }
@@ -157,36 +204,67 @@ static void signal_all(const pid_t *children, int count, int number) {
   }
 }
 
-// Forwards signals and reaps until all `count` processes of the command have ended (their pids become 0). Returns the
-// wait status of the first that failed, else 0.
-static int supervise(pid_t *children, int count, const sigset_t *signals) {
-  int running = count, result = 0;
-  while (running > 0) {
-    siginfo_t info;
-    int number = sigwaitinfo(signals, &info);
-    if (number == SIGCHLD) {
-      int status;
-      pid_t pid;
-      while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        for (int i = 0; i < count; i++) {
-          if (children[i] != pid)
-            continue;
-          children[i] = 0;
-          running--;
-          if (status == 0 || result != 0)
-            continue;
-          result = status;
-          signal_all(children, count, SIGTERM);
-          alarm(kGraceSeconds);
-        }
-      }
-    } else if (number == SIGALRM) {
-      signal_all(children, count, SIGKILL);
-    } else if (number > 0 && info.si_code != SI_KERNEL) {
-      signal_all(children, count, number); // one from the terminal (SI_KERNEL) went to the whole group already
+// How the command ended.
+struct ending {
+  int status;       // the wait status of the first of its processes that failed, else 0
+  int interrupted;  // the signal from outside that asked for an end, or 0
+  int stopped;      // the run was over ...
+  int run_failed;   // ... because it had failed
+  char reason[512]; // why it was over
+};
+
+static int asks_for_end(int number) {
+  return number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
+}
+
+// Reaps what has ended. Returns how many of the command's processes did; notes the first that failed.
+static int reap(pid_t *children, int count, struct ending *ending) {
+  int ended = 0, status;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    for (int i = 0; i < count; i++) {
+      if (children[i] != pid)
+        continue;
+      children[i] = 0;
+      ended++;
+      if (ending->status == 0)
+        ending->status = status;
     }
   }
-  return result;
+  return ended;
+}
+
+// Forwards signals and reaps until all `count` processes of the command have ended (their pids become 0).
+static void supervise(pid_t *children, int count, const sigset_t *signals, struct ending *ending) {
+  const struct timespec pause = {0, 200 * 1000 * 1000};
+  double term_at = 0, kill_at = 0; // 0: not decided
+  for (int running = count; running > 0;) {
+    siginfo_t info;
+    int number = sigtimedwait(signals, &info, &pause);
+    if (number == SIGCHLD) {
+      int well = ending->status == 0;
+      running -= reap(children, count, ending);
+      if (well && ending->status != 0) {
+        signal_all(children, count, SIGTERM);
+        kill_at = kill_at ? kill_at : now_s() + grace_s;
+      }
+    } else if (number > 0) {
+      if (asks_for_end(number) && !ending->interrupted)
+        ending->interrupted = number;
+      if (info.si_code != SI_KERNEL) // one from the terminal (SI_KERNEL) went to the whole group already
+        signal_all(children, count, number);
+    }
+    if (!ending->stopped && told_to_stop(&ending->run_failed, ending->reason)) {
+      ending->stopped = 1;
+      term_at = now_s() + grace_s;
+    }
+    if (term_at != 0 && now_s() >= term_at) {
+      term_at = 0;
+      signal_all(children, count, SIGTERM);
+      kill_at = kill_at ? kill_at : now_s() + kKillSeconds;
+    }
+    if (kill_at != 0 && now_s() >= kill_at)
+      signal_all(children, count, SIGKILL);
+  }
 }
 
 // Ends what the command left running: our children, which include the orphans of its process tree.
@@ -220,44 +298,138 @@ static int number_of(const char *text, const char *option, int lowest, int highe
   return (int)value;
 }
 
-int main(int argc, char **argv) {
-  const char *dir = NULL, *lib = NULL, *hook = NULL, *ranks_text = NULL, *first_text = NULL;
+static int usable_directory(const char *path) {
+  struct stat info;
+  return path && *path && stat(path, &info) == 0 && S_ISDIR(info.st_mode) && access(path, W_OK) == 0;
+}
+
+static void set_directory(const char *variable, const char *scratch, const char *name) {
+  char path[PATH_MAX + 64];
+  snprintf(path, sizeof path, "%s/%s", scratch, name);
+  if (mkdir(path, 0700) != 0 && errno != EEXIST)
+    fail(kCannotStart, "cannot make %s: %s", path, strerror(errno));
+  if (setenv(variable, path, 1) != 0)
+    fail(kCannotStart, "out of memory");
+}
+
+// A home and places for caches, for a user that the image does not know: where it has none, or cannot write to it.
+static void settle(const char *scratch) {
+  static const char *const kCaches[][2] = {
+      {"TMPDIR", "tmp"}, {"TORCHINDUCTOR_CACHE_DIR", "torchinductor"}, {"TRITON_CACHE_DIR", "triton"}};
+  if (!getenv("USER") && setenv("USER", "eidolon", 1) != 0) // else torch asks for a password entry that is not there
+    fail(kCannotStart, "out of memory");
+  if (!usable_directory(getenv("HOME")))
+    set_directory("HOME", scratch, "home");
+  for (size_t i = 0; i < sizeof kCaches / sizeof *kCaches; i++) {
+    if (!getenv(kCaches[i][0]))
+      set_directory(kCaches[i][0], scratch, kCaches[i][1]);
+  }
+}
+
+struct options {
+  const char *dir, *lib, *hook, *ranks, *first_rank, *wait, *scratch, *grace;
+  char *names[kMaxNames];
+  int name_count;
+};
+
+// Fills in the options; returns the index of the first word of the command.
+static int parse(int argc, char **argv, struct options *o) {
+  static const char kUsage[] =
+      "usage: launch --dir DIR [--wait SECONDS [--resolve NAME]...] [--scratch DIR] [--lib DIR] "
+      "[--hook DIR] [--ranks N [--first-rank K]] [--grace SECONDS] -- COMMAND...";
+  const struct {
+    const char *name, **value;
+  } known[] = {{"--dir", &o->dir},
+               {"--lib", &o->lib},
+               {"--hook", &o->hook},
+               {"--ranks", &o->ranks},
+               {"--first-rank", &o->first_rank},
+               {"--wait", &o->wait},
+               {"--scratch", &o->scratch},
+               {"--grace", &o->grace}};
   int at = 1;
   for (; at < argc && strcmp(argv[at], "--") != 0; at += 2) {
-    const char **option = strcmp(argv[at], "--dir") == 0          ? &dir
-                          : strcmp(argv[at], "--lib") == 0        ? &lib
-                          : strcmp(argv[at], "--hook") == 0       ? &hook
-                          : strcmp(argv[at], "--ranks") == 0      ? &ranks_text
-                          : strcmp(argv[at], "--first-rank") == 0 ? &first_text
-                                                                  : NULL;
-    if (!option || at + 1 >= argc)
+    int found = 0;
+    if (at + 1 < argc && strcmp(argv[at], "--resolve") == 0 && o->name_count < kMaxNames) {
+      o->names[o->name_count++] = argv[at + 1];
+      found = 1;
+    }
+    for (size_t i = 0; !found && at + 1 < argc && i < sizeof known / sizeof *known; i++) {
+      if (strcmp(argv[at], known[i].name) == 0) {
+        *known[i].value = argv[at + 1];
+        found = 1;
+      }
+    }
+    if (!found)
       fail(kCannotStart, "unknown or incomplete option %s", argv[at]);
-    *option = argv[at + 1];
   }
-  if (!dir || at + 1 >= argc) {
-    fprintf(stderr, "usage: launch --dir DIR [--lib DIR] [--hook DIR] [--ranks N [--first-rank K]] -- COMMAND...\n");
-    return kCannotStart;
+  if (!o->dir || at + 1 >= argc) {
+    fprintf(stderr, "%s\n", kUsage);
+    exit(kCannotStart);
   }
-  char found[PATH_MAX], lib_dir[PATH_MAX], hook_dir[PATH_MAX];
-  directory(found, dir, "shared");
+  return at + 1;
+}
+
+// Exit code and reason of a run whose command has ended.
+static int conclude(const struct ending *ending) {
+  char how[64] = "completed", reason[700];
+  int code = WEXITSTATUS(ending->status);
+  if (WIFSIGNALED(ending->status)) {
+    const char *name = sigabbrev_np(WTERMSIG(ending->status));
+    code = 128 + WTERMSIG(ending->status);
+    snprintf(how, sizeof how, "killed by signal %d (SIG%s)", WTERMSIG(ending->status), name ? name : "?");
+  } else if (code) {
+    snprintf(how, sizeof how, "failed");
+  }
+  if (ending->stopped && !ending->run_failed) {
+    code = 0;
+    snprintf(reason, sizeof reason, "stopped: %s", ending->reason);
+  } else if (ending->stopped) {
+    snprintf(reason, sizeof reason, "ended with the run (%s): %s", how, ending->reason);
+  } else if (ending->interrupted) {
+    snprintf(reason, sizeof reason, "interrupted by SIG%s: %s", sigabbrev_np(ending->interrupted), how);
+  } else {
+    snprintf(reason, sizeof reason, "%s", how);
+  }
+  write_exit(code, reason);
+  return code;
+}
+
+int main(int argc, char **argv) {
+  struct options o = {0};
+  char **command = argv + parse(argc, argv, &o);
+  char found[PATH_MAX], root[PATH_MAX], lib[PATH_MAX], hook[PATH_MAX], scratch[PATH_MAX];
+  directory(found, o.dir, "shared");
   memcpy(shared_dir, found, sizeof found);
-  char default_lib[PATH_MAX], default_hook[PATH_MAX];
-  beside(default_lib, "lib");
-  beside(default_hook, "hook");
-  directory(lib_dir, lib ? lib : default_lib, "library");
-  directory(hook_dir, hook ? hook : default_hook, "hook");
-  int ranks = number_of(ranks_text, "--ranks", 1, kMaxRanks, 0);
-  int first = number_of(first_text, "--first-rank", 0, INT_MAX - kMaxRanks, 0);
-  inject(lib_dir, hook_dir);
+  own_root(root);
+  if (o.lib)
+    directory(lib, o.lib, "library");
+  char default_hook[PATH_MAX + 8];
+  snprintf(default_hook, sizeof default_hook, "%s/hook", root);
+  directory(hook, o.hook ? o.hook : default_hook, "hook");
+  if (o.scratch)
+    directory(scratch, o.scratch, "scratch");
+  int ranks = number_of(o.ranks, "--ranks", 1, kMaxRanks, 0);
+  int first = number_of(o.first_rank, "--first-rank", 0, INT_MAX - kMaxRanks, 0);
+  grace_s = number_of(o.grace, "--grace", 0, 3600, kGraceSeconds);
+  int wait = number_of(o.wait, "--wait", 1, 7 * 86400, 0);
 
   sigset_t signals, before;
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
-  sigaddset(&signals, SIGALRM);
   for (size_t i = 0; i < sizeof kForwarded / sizeof *kForwarded; i++)
     sigaddset(&signals, kForwarded[i]);
   sigprocmask(SIG_BLOCK, &signals, &before);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+  if (!o.lib)
+    choose_libraries(lib, root, command);
+  check_c_library(lib, command[0]);
+  if (o.scratch)
+    settle(scratch);
+  if (wait)
+    wait_at_gate(wait, o.names, o.name_count, &signals);
+  inject(root, lib, hook);
 
   static pid_t children[kMaxRanks];
   int count = ranks ? ranks : 1;
@@ -266,20 +438,10 @@ int main(int argc, char **argv) {
       set_number("LOCAL_RANK", i);
       set_number("RANK", first + i);
     }
-    children[i] = start(argv + at + 1, &before);
+    children[i] = start(command, &before);
   }
-  int status = supervise(children, count, &signals);
+  static struct ending ending;
+  supervise(children, count, &signals, &ending);
   end_rest();
-  char reason[64];
-  int code;
-  if (WIFSIGNALED(status)) {
-    const char *name = sigabbrev_np(WTERMSIG(status));
-    code = 128 + WTERMSIG(status);
-    snprintf(reason, sizeof reason, "killed by signal %d (SIG%s)", WTERMSIG(status), name ? name : "?");
-  } else {
-    code = WEXITSTATUS(status);
-    snprintf(reason, sizeof reason, code ? "failed" : "completed");
-  }
-  write_exit(code, reason);
-  return code;
+  return conclude(&ending);
 }

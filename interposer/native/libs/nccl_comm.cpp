@@ -64,11 +64,19 @@ ncclResult_t complete(ncclComm *comm) {
   return ncclSuccess;
 }
 
+// With what the environment asks of NCCL: the core's tuner follows it.
 uint32_t comm_signature(const ncclComm &comm) {
+  const char *nvls = getenv("NCCL_NVLS_ENABLE");
+  int version = NCCL_VERSION_CODE;
+  ncclGetVersion(&version);
   const Attribute attributes[] = {{"id", static_cast<int64_t>(comm.id)},
                                   {"rank", comm.rank},
                                   {"size", comm.size},
-                                  {"device", server_device(comm.device)}};
+                                  {"device", server_device(comm.device)},
+                                  {"algorithms", chosen(getenv("NCCL_ALGO"), kAlgorithms)},
+                                  {"protocols", chosen(getenv("NCCL_PROTO"), kProtocols)},
+                                  {"nvls", nvls == nullptr || strcmp(nvls, "0") != 0},
+                                  {"version", version}};
   return signature("comm", comm.name.c_str(), attributes, std::size(attributes));
 }
 

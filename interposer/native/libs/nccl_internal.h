@@ -5,7 +5,9 @@
 // direction. Calls inside a group are collected per thread and issued at its end.
 #pragma once
 #include <nccl.h>
+#include <strings.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -117,6 +119,29 @@ inline ncclResult_t result_of(Status status) {
   default:
     return ncclUnhandledCudaError;
   }
+}
+
+// What NCCL_ALGO and NCCL_PROTO name, as bits by place in these lists (the core's `tuner` has the same): a list with
+// commas, `^` for all but those named, `function:` in front ignored. 0: any.
+inline constexpr const char *kAlgorithms[] = {"tree", "ring", "nvls", "nvlstree", "pat", "hierarchical"};
+inline constexpr const char *kProtocols[] = {"ll", "ll128", "simple"};
+
+template <size_t N> int64_t chosen(const char *text, const char *const (&names)[N]) {
+  if (text == nullptr)
+    return 0;
+  std::string list = text;
+  list.erase(0, list.rfind(':') + 1); // npos + 1 is 0
+  const bool others = !list.empty() && list[0] == '^';
+  int64_t mask = 0;
+  for (size_t at = others ? 1 : 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    const std::string word = list.substr(at, comma - at);
+    for (size_t i = 0; i < N; ++i)
+      if (strcasecmp(word.c_str(), names[i]) == 0)
+        mask |= int64_t{1} << i;
+    at = comma + 1;
+  }
+  return others ? ((int64_t{1} << N) - 1) & ~mask : mask;
 }
 
 // The text that ncclGetLastError gives; returns `result`.

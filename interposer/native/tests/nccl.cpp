@@ -6,6 +6,7 @@
 
 #include "core.h"
 #include "harness.h"
+#include "nccl_internal.h"
 
 using namespace eidolon;
 
@@ -28,6 +29,17 @@ static void ids_differ_and_versions_agree() {
   CHECK_EQUAL(version, NCCL_VERSION_CODE);
   CHECK_EQUAL(profiled, version);
   CHECK_EQUAL(strcmp(ncclGetErrorString(ncclSuccess), "no error"), 0);
+}
+
+static void the_environment_narrows_the_choice() {
+  using namespace eidolon::nccl;
+  CHECK_EQUAL(chosen(nullptr, kAlgorithms), 0);
+  CHECK_EQUAL(chosen("", kAlgorithms), 0);
+  CHECK_EQUAL(chosen("Ring", kAlgorithms), 2);
+  CHECK_EQUAL(chosen("allreduce:tree,NVLSTree", kAlgorithms), 1 + 8);
+  CHECK_EQUAL(chosen("^NVLS,NVLSTree", kAlgorithms), 1 + 2 + 16 + 32);
+  CHECK_EQUAL(chosen("nonsense", kProtocols), 0);
+  CHECK_EQUAL(chosen("LL128,Simple", kProtocols), 2 + 4);
 }
 
 static void a_communicator_knows_its_place() {
@@ -177,6 +189,7 @@ int main() {
   test::enter_server("mode=null\ndevices=2\ngpu.memory_bytes=1073741824\ngpu.context_bytes=0\ngpu.cc=9.0\n");
   CHECK_EQUAL(ensure_context(0), kSuccess);
   ids_differ_and_versions_agree();
+  the_environment_narrows_the_choice();
   a_communicator_knows_its_place();
   collectives_leave_what_can_be_known();
   a_group_is_issued_at_its_end();

@@ -69,6 +69,7 @@ class DataflowEngine:
         self._keys_kept = keys_kept
         self._ranks: dict[int, Rank] = {}
         self._links: list[int] = []
+        self._patterns: list[tuple[Flow, ...]] = []
         self._collectives: dict[int, Collective] = {}
         self._next_handle = 1
         self._runnable: deque[Rank] = deque()
@@ -129,6 +130,13 @@ class DataflowEngine:
         self._counters["flows"] += len(flows)
         if collective.complete:
             self._complete(collective)
+
+    def pattern(self, flows: tuple[Flow, ...]) -> int:
+        self._patterns.append(flows)
+        return len(self._patterns) - 1
+
+    def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
+        self.define(handle, participants, latency_ns, self._patterns[pattern])
 
     def collective(self, participants: tuple[int, ...], latency_ns: int, flows: tuple[Flow, ...]) -> int:
         handle = self.reserve()

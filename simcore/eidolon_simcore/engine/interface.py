@@ -178,6 +178,12 @@ class Engine(Protocol):
         """Says once what a reserved collective is; ``collective(...)`` is ``reserve()`` and ``define(...)`` in one. A
         rank that takes part twice is named twice and joins twice."""
 
+    def pattern(self, flows: tuple[Flow, ...]) -> int:
+        """Flows that are used again and again, said once; see :meth:`define_as`."""
+
+    def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
+        """:meth:`define` with the number of a pattern."""
+
     def ingest(self, rank: int, operations: NDArray[np.void]) -> None:
         """Appends operations (:data:`OPERATION`) in rank order."""
 
@@ -238,12 +244,6 @@ class NetworkEngine(Engine, Protocol):
 
     def link(self, bytes_per_s: int, latency_ns: int = 0) -> int:
         """Flows over the link start ``latency_ns`` later."""
-
-    def pattern(self, flows: tuple[Flow, ...]) -> int:
-        """Flows that are used again and again, said once; see :meth:`define_as`."""
-
-    def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
-        """:meth:`define` with the number of a pattern."""
 
     def rates(self, classes: tuple[Rates, ...]) -> int:
         """A table of rates by ``work_class``; returns its number, at least 1. Classes beyond it have the reference

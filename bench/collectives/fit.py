@@ -1,0 +1,283 @@
+"""Fits the tuner's data (``simcore/eidolon_simcore/data/nccl.yaml``) to what was measured.
+
+    python -m bench.collectives fit
+
+For each GPU and operation: lines of the ring's protocols (and of NVLS), jointly over 2, 4 and 8 ranks, so that the
+least of them follows the fitted points; H100 and H200 also see the forced protocols of 2 ranks. Then the logarithm of
+what is left at every fitted size becomes the correction. What nobody measured (broadcast, send and trees on other
+GPUs) is H100's, scaled by how the GPU's all-gather differs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares  # type: ignore[import-not-found]
+
+from bench.collectives import measured
+from bench.collectives.measured import GPUS, OPS, Point
+from eidolon_simcore import catalogue
+from eidolon_simcore.fabric import tuner
+
+DATA = Path(tuner.__file__).parent.parent / "data" / "nccl.yaml"
+FIRST, STEP = 9, 2  #: fitted sizes are 2^9, 2^11, ...
+START = {2: 3.2, 4: 4.5}  #: microseconds; see `starts`
+
+Key = tuple[str, str]
+Lines = dict[Key, tuple[float, float, float, float]]
+Train = dict[str, list[Point]]
+
+_GUESS: Lines = {
+    ("ring", "LL"): (4.5, 0.8, 130.0, 0.3),
+    ("ring", "LL128"): (10.0, 1.2, 280.0, 0.3),
+    ("ring", "Simple"): (13.0, 1.9, 360.0, 0.3),
+    ("nvls", "Simple"): (40.0, 0.1, 250.0, 0.3),
+}
+
+
+def time_us(line: Sequence[float], op: str, algorithm: str, ranks: int, size: Any) -> Any:
+    """The tuner's formula inside a server, without the start."""
+    base, hop, rate, extra = line
+    return (
+        base + hop * tuner.steps(op, ranks) + (tuner.chunks(op, algorithm, ranks) + extra) * size / ranks / rate / 1e3
+    )
+
+
+def least_us(lines: Mapping[Key, Sequence[float]], op: str, ranks: int, size: Any) -> Any:
+    times = [
+        time_us(line, op, algorithm, ranks, size)
+        for (algorithm, _), line in lines.items()
+        if algorithm != "nvls" or ranks > 2
+    ]
+    return np.minimum.reduce(times)
+
+
+def fit_lines(op: str, points: Sequence[Point], forced: Sequence[Point], guess: Lines, *, prior: float) -> Lines:
+    """Least squares of the logarithms; outliers count little, ``prior`` is how much the guess does."""
+    keys = list(guess)
+    ring = [i for i, key in enumerate(keys) if key[0] == "ring"]
+    first = np.array([guess[key] for key in keys])
+    for earlier, later in reversed(list(itertools.pairwise(ring))):  # a protocol's step costs more than the one before
+        first[later, 1] = max(first[later, 1] - first[earlier, 1], 0.05)
+    start = np.log(first).ravel()
+    groups: dict[int, list[Point]] = defaultdict(list)
+    for point in points:
+        groups[point.ranks].append(point)
+    by_key: dict[Key, list[Point]] = defaultdict(list)
+    for point in forced:
+        by_key[point.algorithm, point.protocol].append(point)
+
+    def unpack(x: Any) -> Lines:
+        rows = np.exp(x).reshape(-1, 4)
+        rows[ring, 1] = np.cumsum(rows[ring, 1])
+        return {key: tuple(row) for key, row in zip(keys, rows, strict=True)}  # type: ignore[misc]
+
+    def residuals(x: Any) -> Any:
+        lines, parts = unpack(x), [prior * (x - start)]
+        for ranks, group in groups.items():
+            size = np.array([p.bytes for p in group], float)
+            parts.append(np.log(least_us(lines, op, ranks, size) / np.array([p.us for p in group])))
+        for key, group in by_key.items():
+            if key in lines:
+                size = np.array([p.bytes for p in group], float)
+                told = np.log(time_us(lines[key], op, key[0], 2, size) / np.array([p.us for p in group]))
+                parts.append(0.5 * told)
+        return np.concatenate(parts)
+
+    return unpack(least_squares(residuals, start, loss="soft_l1", f_scale=0.1, max_nfev=400).x)
+
+
+def medians(points: Sequence[Point]) -> list[Point]:
+    """One point for all measurements of the same."""
+    groups: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for p in points:
+        groups[p.ranks, p.bytes].append(p.us)
+    return [Point(points[0].op, n, size, float(np.median(us))) for (n, size), us in sorted(groups.items())]
+
+
+def corrections(op: str, lines: Lines, points: Sequence[Point]) -> dict[int, list[float]]:
+    result = {}
+    for ranks in sorted({p.ranks for p in points}):
+        known = {int(math.log2(p.bytes)): p for p in points if p.ranks == ranks}
+        row = []
+        for at in range(FIRST, 30, STEP):
+            p = known.get(at) or known[min(known, key=lambda k: abs(k - at))]
+            row.append(round(float(np.log(p.us / least_us(lines, op, ranks, float(p.bytes)))), 3))
+        result[ranks] = row
+    return result
+
+
+def _scaled(lines: Lines, slower: float, faster: float) -> Lines:
+    return {key: (b * slower, h * slower, r * faster, k) for key, (b, h, r, k) in lines.items()}
+
+
+def of_gpu(gpu: str, forced: Sequence[Point], hopper: Mapping[str, Lines]) -> tuple[dict[str, Lines], Train]:
+    """Lines of a GPU and what they were fitted to. Without forced protocols of its own, they are held near
+    ``hopper``'s."""
+    points = [p for p in measured.tables(gpu) if not p.held_out and p.dtype == "half"]
+    faster = catalogue.gpu(gpu).nvlink_bytes_per_s / 450e9
+    lines: dict[str, Lines] = {}
+    trained: Train = {}
+    for op in OPS:
+        for entry, newer in ((op, False), (f"{op}@2.29", True)):
+            of_op = [p for p in points if p.op == op and (op != "all_to_all" or (p.nccl >= 22900) == newer)]
+            if not of_op or (newer and op != "all_to_all"):
+                continue
+            train = medians(of_op)
+            guess = {key: line for key, line in _GUESS.items() if key[0] == "ring" or op == "all_reduce"}
+            if gpu[0] == "a":
+                guess.pop(("nvls", "Simple"), None)
+            if hopper:
+                known = {("ring" if a == "p2p" else a, p): line for (a, p), line in hopper[entry].items()}
+                small = min(p.us for p in train if p.ranks == 2)
+                slower = small / least_us({("ring", "LL"): known["ring", "LL"]}, op, 2, 512.0)
+                guess = _scaled({key: known[key] for key in guess}, slower, faster)
+                lines[entry] = fit_lines(op, train, [], guess, prior=0.15)
+            else:
+                own = [p._replace(us=p.us - START[2]) for p in forced if p.op == op and p.protocol]
+                lines[entry] = fit_lines(op, train, own, guess, prior=0.05)
+            trained[entry] = train
+            if op == "all_to_all":
+                lines[entry] = {("p2p", protocol): line for (_, protocol), line in lines[entry].items()}
+    return lines, trained
+
+
+def unmeasured(lines: dict[str, dict[str, Lines]], forced: Sequence[Point]) -> None:
+    """Broadcast, send and tree: fitted on Hopper, scaled for the others."""
+    graphs = [p._replace(us=p.us - START[p.ranks]) for p in measured.graphs() if p.op == "broadcast"]
+    own = [p._replace(us=p.us - START[2]) for p in forced if p.op == "broadcast" and p.protocol]
+    ring_guess = {key: line for key, line in _GUESS.items() if key[0] == "ring"}
+    broadcast = fit_lines("broadcast", graphs, own, ring_guess, prior=0.05)
+    send = [p._replace(us=p.us - START[2]) for p in forced if p.op == "send"]
+    two = {key: ring_guess[key] for key in (("ring", "LL"), ("ring", "Simple"))}
+    sends = fit_lines("send", send, [], two, prior=0.05)
+    reference = lines["h100-sxm"]["all_gather"]
+    ring = lines["h100-sxm"]["all_reduce"]
+    trees: Lines = {}
+    for protocol in tuner.PROTOCOLS:
+        hop = ring["ring", protocol][1]
+        points = [p for p in forced if p.algorithm == "tree" and p.protocol == protocol]
+        small = float(np.median([p.us for p in points if p.bytes <= 1 << 15])) - START[2] - 2 * hop
+        large = points[-1]
+        rate = 2 * large.bytes / 2 / 1e3 / (large.us - START[2] - small)
+        trees["tree", protocol] = (max(small, ring["ring", protocol][0]), hop, rate, 0.0)
+    for entries in lines.values():
+        gather = entries["all_gather"]
+        # Times scale with a kernel's own time (LL's), rates with the wire (Simple's).
+        slower = gather["ring", "LL"][0] / reference["ring", "LL"][0]
+        faster = gather["ring", "Simple"][2] / reference["ring", "Simple"][2]
+        entries["broadcast"] = _scaled(broadcast, slower, faster)
+        entries["send"] = {("p2p", p): line for (_, p), line in _scaled(sends, slower, faster).items()}
+        floor = {p: entries["all_reduce"]["ring", p] for p in tuner.PROTOCOLS}
+        for (_, p), (b, _h, r, k) in trees.items():
+            entries["all_reduce"]["tree", p] = (max(b * slower, floor[p][0]), floor[p][1], r * faster, k)
+
+
+def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
+    """What a launch adds to the model that the tables gave, and what is left by size, smoothed over an octave."""
+    chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
+    graphs = list(measured.graphs())
+    start: dict[int, float] = {}
+    for ranks in (2, 4):
+        of_ranks = [p for p in graphs if p.ranks == ranks and p.op in OPS]
+        gaps = [p.us - model_us(chooser, p) for p in of_ranks if p.bytes <= 1 << 22]
+        start[ranks] = float(np.median(gaps))
+    pair = [round(start[2], 2), round(start[4] - start[2], 2)]
+    left: dict[str, dict[int, list[float]]] = {}
+    for op in sorted({p.op for p in graphs}):
+        for ranks in (2, 4):
+            of_op = sorted((p for p in graphs if p.op == op and p.ranks == ranks), key=lambda p: p.bytes)
+            own = np.array([np.log(p.us / (model_us(chooser, p) + start[ranks])) for p in of_op])
+            at = np.array([math.log2(p.bytes) for p in of_op])
+            weights = np.exp(-0.5 * (at[:, None] - at[None, :]) ** 2)
+            smooth = (weights * own[None, :]).sum(1) / (weights.sum(1) + 1.0)
+            left.setdefault(op, {})[ranks] = [round(float(v), 3) for v in smooth]
+    return pair, left
+
+
+def model_us(chooser: tuner.Tuner, p: Point) -> float:
+    return chooser.choose(p.op, p.bytes, tuner.Shape(p.ranks), tuner.Options(nvls=False), launched=False).us
+
+
+HEAD = """\
+# NCCL's times: what eidolon_simcore.fabric.tuner reads. Made by `python -m bench.collectives fit`;
+# bench/collectives/measured.py says what was measured and which half of it was fitted.
+#
+# lines, per GPU, operation, algorithm and protocol: [base us, us per step, GB/s of the wire, extra chunks]
+# corrections, per operation and ranks: ln(measured / formula) at 2^corrections_from bytes and every corrections_step
+# doublings after that
+# launch: what a launch by torch adds to NCCL's own time (stream or CUDA graph): start_us [of 2 ranks, more per
+# doubling]
+# inter: NCCL's tuner (src/graph/tuning.cc, 2.30) on hops over the network; of one NIC 46 to 48 of 50 GB/s are seen
+init_ms: 200 # making a communicator; only start-up sees it
+corrections_from: 9
+corrections_step: 2
+inter:
+  hop_us:
+    ring: {LL: 2.7, LL128: 4.0, Simple: 14.0}
+    tree: {LL: 5.0, LL128: 8.5, Simple: 14.0}
+    nvls_tree: {LL: 20.9, LL128: 20.9, Simple: 20.9}
+  efficiency: {LL: 0.25, LL128: 0.86, Simple: 0.94}
+"""
+
+
+def write(
+    lines: Mapping[str, Mapping[str, Lines]],
+    left: Mapping[str, Mapping[str, Mapping[int, list[float]]]],
+    start: Sequence[float],
+    residuals: Mapping[str, Mapping[int, list[float]]],
+) -> None:
+    text = [
+        HEAD,
+        "launch:",
+        f"  start_us: {list(start)}",
+        "  residuals_from: 10",
+        "  residuals_step: 2",
+        "  residuals:",
+    ]
+    if residuals:
+        text.append("    h100-sxm:")
+    for op, of_ranks in residuals.items():
+        text.append(f"      {op}: {{{', '.join(f'{n}: {row}' for n, row in of_ranks.items())}}}")
+    if not residuals:
+        text[-1] += " {}"
+    text.append("gpus:")
+    for gpu, entries in lines.items():
+        text += [f"  {gpu}:", f"    wire_bytes_per_s: {catalogue.gpu(gpu).nvlink_bytes_per_s}", "    lines:"]
+        for op, of_op in sorted(entries.items()):
+            text.append(f'      "{op}":')
+            algorithms: dict[str, list[str]] = defaultdict(list)
+            for (algorithm, protocol), line in of_op.items():
+                algorithms[algorithm].append(f"{protocol}: [{', '.join(f'{v:.4g}' for v in line)}]")
+            text += [f"        {algorithm}: {{{', '.join(rows)}}}" for algorithm, rows in algorithms.items()]
+        text.append("    corrections:")
+        for op, rows in left[gpu].items():
+            text.append(f'      "{op}":')
+            text += [f"        {n}: {row}" for n, row in rows.items()]
+    DATA.write_text("\n".join(text) + "\n", "utf-8")
+    for cached in (tuner._table, tuner._lines, tuner._correction):
+        cached.cache_clear()
+
+
+def main() -> None:
+    forced = list(measured.forced())
+    lines: dict[str, dict[str, Lines]] = {}
+    trained: dict[str, Train] = {}
+    for gpu in ("h100-sxm", *(g for g in GPUS if g != "h100-sxm")):
+        lines[gpu], trained[gpu] = of_gpu(gpu, forced, {} if gpu[:2] == "h1" or gpu[:2] == "h2" else lines["h100-sxm"])
+        print(f"{gpu}: {', '.join(lines[gpu])}", flush=True)
+    unmeasured(lines, forced)
+    left = {
+        gpu: {entry: corrections(points[0].op, lines[gpu][entry], points) for entry, points in of_ops.items()}
+        for gpu, of_ops in trained.items()
+    }
+    write(lines, left, [0.0, 0.0], {})
+    start, residuals = starts()
+    write(lines, left, start, residuals)
+    print(f"start {start}; wrote {DATA}")

@@ -1,0 +1,106 @@
+"""What was measured, by whom, and which of it is for fitting.
+
+========================== =========================================================================================
+tables                     NCCL of ``aiconfigurator-core`` (PyPI, Apache-2.0; extra `bench`): nccl-tests
+                           on 2, 4, 8 A100, H100, H200, B200. **Split**: odd powers of two (512 B, 2 KiB, 8 KiB, ...)
+                           are fitted (half only), even ones (1 KiB, 4 KiB, ...; half and int8) are held out.
+graphs                     ``bench/truth/h100_collectives_graph.jsonl``: torch, CUDA graphs, 2 and 4 H100; all of it
+                           (even powers of two) is fitted: the start of a launch, and what is left by size.
+host                       ``bench/truth/h100_x2_collectives.jsonl``: the same issued from the host.
+forced                     ``h200_x2.jsonl`` beside this file: torch 2.11 (NCCL 2.28.9), CUDA graphs, 2 H200, NVLS off,
+                           every ``NCCL_ALGO`` and ``NCCL_PROTO`` (empty: NCCL's own choice), 2026-11-28.
+========================== =========================================================================================
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).parent
+TRUTH = HERE.parent / "truth"
+
+#: Our name of a GPU and the package's.
+GPUS = {
+    "a100-80gb-sxm": "a100_sxm",
+    "h100-sxm": "h100_sxm",
+    "h200-sxm": "h200_sxm",
+    "b200-sxm": "b200_sxm",
+}
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+_ELEMENT_BYTES = {"half": 2, "int8": 1, "float": 4}
+
+
+class Point(NamedTuple):
+    """One measurement. ``bytes`` counts the larger buffer of a rank."""
+
+    op: str
+    ranks: int
+    bytes: int
+    us: float
+    nccl: int = 22809
+    algorithm: str = ""
+    protocol: str = ""
+    dtype: str = "half"
+
+    @property
+    def held_out(self) -> bool:
+        return self.bytes & (self.bytes - 1) == 0 and int(math.log2(self.bytes)) % 2 == 0
+
+
+def have_tables() -> bool:
+    return importlib.util.find_spec("aiconfigurator_core") is not None
+
+
+def tables(gpu: str) -> list[Point]:
+    """The package's points of a GPU, from NCCL 2.25 on where there are such; an all-to-all also of older ones."""
+    import pyarrow.parquet as parquet  # type: ignore[import-not-found]
+
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "systems" / "data" / GPUS[gpu] / "comm" / "nccl"
+    points = []
+    for file in sorted(folder.glob("*/nccl_perf.parquet")):
+        for row in parquet.read_table(file).to_pylist():
+            op = row["op_name"].replace("alltoall", "all_to_all")
+            version = _version(row.get("version") or file.parent.name)  # the folder's name is not always the version
+            if version >= 22500 or op == "all_to_all":
+                size = row["message_size"] * _ELEMENT_BYTES[row["nccl_dtype"]]
+                points.append(Point(op, row["num_gpus"], size, row["latency"] * 1e3, version, dtype=row["nccl_dtype"]))
+    return [p for p in points if 1 << 9 <= p.bytes <= 1 << 29]
+
+
+def _version(text: str) -> int:
+    major, minor, patch = (*map(int, text.split(".")), 0, 0)[:3]
+    return major * 10_000 + minor * 100 + patch
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+
+
+def graphs() -> Iterator[Point]:
+    for row in _rows(TRUTH / "h100_collectives_graph.jsonl"):
+        for op, us in row.items():
+            if op not in ("world", "bytes"):
+                yield Point(op, row["world"], row["bytes"], us)
+
+
+def host() -> Iterator[Point]:
+    for row in _rows(TRUTH / "h100_x2_collectives.jsonl"):
+        for op, us in row.items():
+            if op != "bytes":
+                yield Point("send" if op == "sendrecv" else op, 2, row["bytes"], us)
+
+
+def forced() -> Iterator[Point]:
+    for row in _rows(HERE / "h200_x2.jsonl"):
+        for op, us in row.items():
+            if op not in ("algo", "proto", "bytes"):
+                name = "send" if op == "sendrecv" else op
+                yield Point(name, 2, row["bytes"], us, algorithm=row["algo"].lower(), protocol=row["proto"])

@@ -1,0 +1,197 @@
+"""What metrics cost. Run: ``python -m bench.metrics``.
+
+* Speed of the core (records of event rings to final steps, as a real run feeds it) with accounts and a scraper that
+  asks for both pages every second, against the same without both. Interleaved in one process; processor time is
+  counted, so a busy machine changes little. Goal: at least 0.95.
+* One scrape of a run of 1,024 ranks. Goal: at most 200 ms and 40,000 series.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore import dcgm, metrics
+from eidolon_simcore.engine.native import NativeEngine
+from eidolon_simcore.plan import parse
+from eidolon_simcore.records import RECORD, Kind, RecordFlag
+from eidolon_simcore.report import Report
+from eidolon_simcore.simulation import Simulation
+from eidolon_simcore.snapshot import Snapshot
+
+KERNELS = 96  # between two collectives
+LAYERS = 20  # collectives of a step
+BATCH = 5  # layers that an agent sends at once
+FLAGS = RecordFlag.FOREGROUND | RecordFlag.AUTOGRAD
+GPUS = 8
+SIGNATURES: list[tuple[int, str, str, dict[str, int]]] = [
+    (1, "call", "cudaLaunchKernel", {}),
+    (2, "call", "ncclAllReduce", {}),
+    (1024, "gemm", "cublas", {"m": 4096, "n": 4096, "k": 1024, "batch": 1, "atype": 14, "ctype": 14}),
+    (1025, "library", "norm", {"bytes": 1 << 24, "flops": 0}),
+    (1026, "mark", "step", {}),
+    (1027, "copy", "h2d", {"pinned": 1}),
+]
+
+
+class Run:
+    """A simulation with ranks that train: kernels on one stream, all-reduces on another, a mark a step."""
+
+    def __init__(self, out: Path, ranks: int, account: bool, kernels: int = KERNELS) -> None:
+        servers = max(1, ranks // GPUS)
+        plan = parse(
+            {
+                "servers": servers,
+                "gpus_per_server": GPUS,
+                "ranks_per_server": GPUS,
+                "gpu": "h100-sxm",
+                "gpu_memory_bytes": 80 << 30,
+                "host_cost": "table",
+                "time_sync": "conservative",
+                "token": "t",
+                "network": {"inter_bytes_per_s": 50_000_000_000},
+                "tokens_per_step": 4096,
+            },
+            name="bench",
+        )
+        self.simulation = Simulation(plan, NativeEngine(), Report(plan, out), version="bench", now=0.0, account=account)
+        self.ranks = ranks
+        self.seq = [0] * ranks
+        self.position = 0
+        self.kernels = kernels
+        for server in range(servers):
+            hello = pb.Hello(protocol=1, server=server, devices=GPUS, gpu="h100-sxm", token="t")
+            self.simulation.hello(hello, lambda _: None, 0.0)
+        for rank in range(ranks):
+            joined = pb.RankJoined(session=rank % GPUS + 1, rank=rank, world=ranks)
+            self._send(rank, joined=joined)
+        for rank in range(ranks):
+            own = (1028, "comm", "all", {"id": 1, "rank": rank, "size": ranks, "device": rank % GPUS})
+            reduce = {"comm": 1, "count": 1 << 22, "dtype": 9, "bytes": 1 << 23, "root": 0, "peer": -1, "redop": 0}
+            signatures = [*SIGNATURES, own, (1029, "collective", "all_reduce", reduce)]
+            made = np.zeros(1, RECORD)
+            made["kind"], made["flags"], made["sig"], made["call"] = Kind.COMM_INIT, FLAGS, 1028, 2
+            made["device"] = rank % GPUS
+            self._batch(rank, made, [pb.Signature(id=i, kind=k, name=n, attributes=a) for i, k, n, a in signatures])
+        self.simulation.advance(0.0)
+
+    def step(self) -> int:
+        """One step of every rank, in batches as agents send them; returns the number of records."""
+        sent = 0
+        for first in range(0, LAYERS, BATCH):
+            for rank in range(self.ranks):
+                rows = np.concatenate([self._layer(rank, first + i) for i in range(BATCH)])
+                self._batch(rank, rows, [])
+                sent += len(rows)
+            self.simulation.advance(0.0)
+        self.position += LAYERS
+        return sent
+
+    def _layer(self, rank: int, layer: int) -> Any:
+        last = layer == LAYERS - 1
+        rows = np.zeros(self.kernels + 1 + 3 * last, RECORD)
+        rows["kind"], rows["flags"], rows["call"], rows["stream"] = Kind.KERNEL, FLAGS, 1, 1
+        rows["device"] = rank % GPUS
+        rows["sig"] = np.where(np.arange(len(rows)) % 3, 1025, 1024)
+        at = self.kernels
+        rows["kind"][at], rows["sig"][at], rows["call"][at] = Kind.COLLECTIVE, 1029, 2
+        rows["stream"][at], rows["value"][at] = 2, self.position + layer
+        if last:
+            rows["kind"][at + 1], rows["sig"][at + 1], rows["value"][at + 1] = Kind.COPY, 1027, 1 << 20
+            rows["kind"][at + 2], rows["sig"][at + 2] = Kind.MARK, 1026
+            rows["kind"][at + 3], rows["flags"][at + 3] = Kind.SYNC_DEVICE, FLAGS | RecordFlag.BLOCKING  # loss.item()
+            rows["sig"][at + 3] = 0
+        return rows
+
+    def _batch(self, rank: int, rows: Any, signatures: list[pb.Signature]) -> None:
+        first = self.seq[rank]
+        rows["seq"] = np.arange(first, first + len(rows))
+        self.seq[rank] += len(rows)
+        batch = pb.EventBatch(session=rank % GPUS + 1, first_seq=first, count=len(rows), records=rows.tobytes())
+        batch.signatures.extend(signatures)
+        self._send(rank, batch=batch)
+
+    def _send(self, rank: int, **message: Any) -> None:
+        self.simulation.message(rank // GPUS, pb.AgentMessage(**message), 0.0)
+        assert self.simulation.state is None, self.simulation.reason
+
+
+def speed(run: Run, steps: int) -> float:
+    """Records per second of processor time of this thread."""
+    began, sent = time.thread_time(), 0
+    for _ in range(steps):
+        sent += run.step()
+    return sent / (time.thread_time() - began)
+
+
+class Scraper(threading.Thread):
+    """Asks for both pages every second, of the snapshot that the simulation's thread last published."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.snapshot: Snapshot | None = None
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(1.0):
+            if self.snapshot is not None:
+                metrics.page(self.snapshot)
+                dcgm.page(self.snapshot)
+
+
+def compare(out: Path, rounds: int = 12, steps: int = 4) -> None:
+    runs = {name: Run(out / name, GPUS, account=name == "with") for name in ("with", "without")}
+    rates: dict[str, list[float]] = {"with": [], "without": []}
+    scraper = Scraper()
+    scraper.start()
+    for run in runs.values():
+        speed(run, 2)
+    for _ in range(rounds):
+        for name, run in runs.items():
+            rates[name].append(speed(run, steps))
+            if name == "with":
+                scraper.snapshot = run.simulation.snapshot(1.0)
+    scraper.over.set()
+    ratio = statistics.median(a / b for a, b in zip(rates["with"], rates["without"], strict=True))
+    for name, values in rates.items():
+        print(f"{name:>8} metrics: {statistics.median(values):12,.0f} records/s of processor time")
+    print(f"   ratio: {ratio:.3f} (median of {rounds} pairs; goal 0.95)")
+
+
+def scrape(out: Path, ranks: int = 1024) -> None:
+    run = Run(out, ranks, account=True, kernels=4)
+    for _ in range(3):
+        run.step()
+    began = time.thread_time()
+    snapshot = run.simulation.snapshot(1.0)
+    publish_ms = (time.thread_time() - began) * 1e3
+    assert snapshot.progress.count >= 2, snapshot.progress.count
+    for name, page in (("/metrics", metrics.page), ("DCGM", dcgm.page)):
+        took = []
+        for _ in range(5):
+            wall, cpu = time.perf_counter(), time.thread_time()
+            text = page(snapshot)
+            took.append(((time.thread_time() - cpu) * 1e3, (time.perf_counter() - wall) * 1e3))
+        cpu_ms, wall_ms = (statistics.median(column) for column in zip(*took, strict=True))
+        series = sum(1 for line in text.splitlines() if not line.startswith(b"#"))
+        print(
+            f"{ranks} ranks, {name}: {cpu_ms:.0f} ms of processor time, {wall_ms:.0f} ms (goal 200), {series:,} series"
+        )
+    print(f"{ranks} ranks, publishing a snapshot: {publish_ms:.1f} ms of the simulation's thread")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as out:
+        compare(Path(out))
+        scrape(Path(out) / "many")
+
+
+if __name__ == "__main__":
+    main()

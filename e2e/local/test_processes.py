@@ -1,0 +1,225 @@
+"""The processes of a run as a pod's containers start them: core, agent and launcher apart, TLS, a gate, and deaths.
+
+What `eidolon run` does in one command is done here by hand, so that one of them can be killed or held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import certificate
+
+import eidolon_interposer
+from eidolon_operator import plan as planning
+from eidolon_operator import spec as specs
+
+from .conftest import environment
+
+LAUNCH = Path(eidolon_interposer.__file__).parent / "bin" / "launch"
+LIMIT_S = 240.0
+
+# Single rank, no waits outside our calls: its timeline is the same to the nanosecond each time.
+TRAIN = """
+import sys, time, torch
+steps, pause = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(64, 256, device="cuda")
+for step in range(steps):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+    if step % 10 == 0 and not pause:
+        torch.cuda.synchronize()
+    if pause and step == 5:
+        open(pause, "w").write("1")
+        while open(pause).read() != "2":
+            pass
+"""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + LIMIT_S
+    while not (found := condition()):
+        assert time.monotonic() < end, f"timed out: {what}"
+        time.sleep(0.02)
+    return found
+
+
+class Pod:
+    """A core and one emulated server with its three processes, over TLS."""
+
+    def __init__(self, root: Path, script: str, *arguments: str, **core: Any) -> None:
+        root.mkdir()
+        self.root, self.directory, self.out = root, root / "server", root / "out"
+        self.directory.mkdir()
+        (root / "train.py").write_text(script)
+        document = {
+            "apiVersion": specs.API_VERSION,
+            "kind": specs.KIND,
+            "metadata": {"name": "pod"},
+            "spec": {"workload": {"command": [sys.executable, str(root / "train.py"), *arguments]}},
+        }
+        spec = specs.parse(document, source="test")
+        plan = planning.build(spec, source="test").document
+        plan["core"].update(core)
+        plan["core"].pop("token")
+        self.command = list(spec.workload.command)
+        (root / "plan.json").write_text(json.dumps(plan))
+        self.tls = certificate(root / "tls")
+        self._started: list[subprocess.Popen[str]] = []
+        self.core = self._start("eidolon_simcore", "--out", str(self.out))
+        self.address = self._line(self.core).split()[1]
+        self.agent = self.start_agent()
+
+    def _start(self, module: str, *options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", module, "--plan", str(self.root / "plan.json"), "--tls", str(self.tls)]
+        log = (self.root / f"{module}.log").open("a")
+        with log:
+            line = [*command, *options]
+            process = subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=log, text=True)
+        self._started.append(process)
+        return process
+
+    @staticmethod
+    def _line(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        return process.stdout.readline()
+
+    def start_agent(self) -> subprocess.Popen[str]:
+        options = ["--server", "0", "--dir", str(self.directory), "--core", self.address]
+        self.agent = self._start("eidolon_interposer.agent", *options)
+        assert self._line(self.agent) == "ready\n", self.logs()
+        return self.agent
+
+    def start_workload(self) -> None:
+        options = ["--wait", "60", "--resolve", "localhost", "--scratch", str(self.root)]
+        command = [str(LAUNCH), "--dir", str(self.directory), *options, "--", *self.command]
+        self.workload: subprocess.Popen[Any] = subprocess.Popen(
+            command, env={**environment(), "EIDOLON_PLUGIN_BUILD": "1"}
+        )
+
+    def steps(self) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return len((self.out / "progress.jsonl").read_text().splitlines())
+        return 0
+
+    def finish(self) -> dict[str, Any]:
+        """Waits for the end of everything; the summary."""
+        self.workload_code = self.workload.wait(LIMIT_S)
+        assert self.agent.wait(60) == 0, self.logs()
+        self.core_code = self.core.wait(60)
+        found: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
+        return found
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text()}" for log in self.root.glob("*.log"))
+
+    def close(self) -> None:
+        for process in (self.workload, *self._started):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGCONT)
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(15)
+                process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Callable[..., Pod]]:
+    made: list[Pod] = []
+
+    def start(*arguments: str, script: str = TRAIN, **core: Any) -> Pod:
+        made.append(Pod(tmp_path / f"pod-{len(made)}", script, *arguments, **core))
+        made[-1].start_workload()
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def test_an_agent_that_is_killed_changes_nothing(pod: Callable[..., Pod]) -> None:
+    undisturbed = pod("120").finish()
+    disturbed = pod("120")
+    for goal in (10, 40, 80):
+        until(lambda goal=goal: disturbed.steps() >= goal, f"{goal} steps")
+        disturbed.agent.kill()
+        disturbed.agent.wait(20)
+        disturbed.start_agent()
+    summary = disturbed.finish()
+    assert (disturbed.workload_code, summary["state"]) == (0, "Succeeded"), disturbed.logs()
+    assert len(summary["steps"]) == 120
+    assert summary["steps"] == undisturbed["steps"], "the same timeline, to the nanosecond"
+    assert summary["virtual_ns"] == undisturbed["virtual_ns"]
+
+
+def test_an_agent_that_does_not_come_back_is_a_stated_end(pod: Callable[..., Pod]) -> None:
+    run = pod("100000", reconnect_timeout_s=2)
+    until(lambda: run.steps() >= 3, "steps")
+    run.agent.kill()
+    run.agent.wait(20)
+    assert run.core.wait(60) == 1
+    summary = json.loads((run.out / "summary.json").read_text())
+    assert (summary["state"], summary["cause"]) == ("Failed", "AgentLost")
+
+
+def test_exit_0_with_a_full_ring_loses_nothing(pod: Callable[..., Pod], tmp_path: Path) -> None:
+    """The process has ended while its agent is held: everything lies in its ring."""
+    pause = tmp_path / "pause"
+    run = pod("60", str(pause))
+    until(lambda: pause.exists() and pause.read_text() == "1", "the sixth step")
+    run.agent.send_signal(signal.SIGSTOP)
+    pause.write_text("2")
+    until((run.directory / "exit").exists, "the end of the workload")
+    before = run.steps()
+    run.agent.send_signal(signal.SIGCONT)
+    summary = run.finish()
+    assert summary["state"] == "Succeeded", run.logs()
+    assert before < 60 == len(summary["steps"])
+
+
+def test_the_steps_asked_for_end_a_workload_that_would_go_on(pod: Callable[..., Pod]) -> None:
+    run = pod("1000000", steps=20)
+    summary = run.finish()
+    assert (run.workload_code, run.core_code) == (0, 0), run.logs()
+    assert (summary["state"], summary["cause"], len(summary["steps"])) == ("Succeeded", "StepsDone", 20)
+    assert (run.directory / "exit").read_text() == "0 stopped: 20 steps are done\n"
+
+
+def test_a_server_that_is_taken_down_is_lost(pod: Callable[..., Pod]) -> None:
+    """What deleting a pod does: SIGTERM to the workload's container, then to the agent."""
+    run = pod("1000000")
+    until(lambda: run.steps() >= 3, "steps")
+    run.workload.send_signal(signal.SIGTERM)
+    assert run.workload.wait(60) == 128 + signal.SIGTERM
+    began = time.monotonic()
+    run.agent.send_signal(signal.SIGTERM)
+    run.agent.wait(30)
+    assert time.monotonic() - began < 5
+    assert run.core.wait(60) == 1
+    summary = json.loads((run.out / "summary.json").read_text())
+    assert (summary["state"], summary["cause"]) == ("Failed", "ServerLost")
+    assert "interrupted by SIGTERM" in summary["reason"]
+
+
+def test_a_killed_core_ends_the_workload(pod: Callable[..., Pod]) -> None:
+    run = pod("1000000")
+    until(lambda: run.steps() >= 3, "steps")
+    run.core.kill()
+    assert run.workload.wait(60) != 0
+    assert run.agent.wait(30) == 1
+    assert "simulation core lost" in (run.directory / "stop").read_text()

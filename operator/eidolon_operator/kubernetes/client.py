@@ -1,0 +1,168 @@
+"""The API server and the simulation cores, as the operator uses them.
+
+Plain JSON over the official asynchronous client (``kubernetes.aio``), which brings credentials, TLS and their renewal.
+Its generated models are left aside: of a thousand pods only a few words are kept, and what is written comes from the
+builders as JSON already. Every request has a time limit, so that nothing here can hang.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client as aio_client
+from kubernetes.aio import config as aio_config
+
+from eidolon_operator.kubernetes.builders import HTTP_PORT, MANAGER
+from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key
+
+TIMEOUT_S: Final = 30.0
+CORE_TIMEOUT_S: Final = 3.0
+PAGE: Final = 500
+
+PLURAL: Final = "simulatedclusters"
+_config: Any = aio_config  # it has no annotations
+_APPLY: Final = "application/apply-patch+yaml"
+
+
+def objects_path(namespace: str | None = None, name: str = "") -> str:
+    """Path of our objects: all, of a namespace, or one."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/eidolon.dev/v1alpha1{where}/{PLURAL}" + (f"/{name}" if name else "")
+
+
+def core_path(kind: str, namespace: str | None = None, name: str = "") -> str:
+    """Path of the core API: ``core_path("pods", "default", "a")``."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/api/v1{where}/{kind}" + (f"/{name}" if name else "")
+
+
+async def credentials() -> Any:
+    """Inside a cluster those of the pod's service account, else those that kubectl would use."""
+    configuration: Any = aio_client.Configuration()
+    try:
+        _config.load_incluster_config(client_configuration=configuration)
+    except aio_config.ConfigException:
+        await _config.load_kube_config(client_configuration=configuration)
+    return configuration
+
+
+class Api:
+    """A few verbs on JSON objects."""
+
+    def __init__(self, configuration: Any) -> None:
+        self._client: Any = aio_client.ApiClient(configuration)
+
+    @classmethod
+    async def connect(cls) -> Api:
+        """With the :func:`credentials` of the surroundings."""
+        return cls(await credentials())
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def get(self, path: str) -> dict[str, Any] | None:
+        """The object, or None if there is none."""
+        try:
+            return await self._request("GET", path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(self, path: str, *, selector: str = "") -> tuple[list[dict[str, Any]], int]:
+        """All objects of a collection, and the version of the list."""
+        items: list[dict[str, Any]] = []
+        more: dict[str, str] = {}
+        while True:
+            query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {}), **more}
+            page = await self._request("GET", path, query=query)
+            items += page["items"]
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                version = metadata.get("resourceVersion", "")
+                return items, int(version) if version.isdecimal() else 0
+            more = {"continue": metadata["continue"]}
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._request("POST", path, body=body, query={"fieldManager": MANAGER})
+
+    async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Server-side apply: makes the object, or brings our fields to what they should be."""
+        query = {"fieldManager": MANAGER, "force": "true"}
+        return await self._request("PATCH", path, body=body, query=query, content_type=_APPLY)
+
+    async def delete(self, path: str, *, uid: str = "", propagation: str = "Background") -> None:
+        """Deletes the object, if it is still that one."""
+        body: dict[str, Any] = {"propagationPolicy": propagation}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._request("DELETE", path, body=body)
+        except ApiError as error:
+            if error.status not in (404, 409):  # gone, or another one by now
+                raise
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        headers: dict[str, str] = {"Accept": "application/json", "Content-Type": content_type}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            response = await self._client.call_api(
+                method, url, header_params=headers, body=body, _request_timeout=timeout
+            )
+            data = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
+        if response.status >= 400:
+            raise _error(response.status, data)
+        found: dict[str, Any] = json.loads(data)
+        return found
+
+
+class Cores:
+    """Reads ``/status`` of simulation cores."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def read(self, key: Key, address: str) -> CoreReading:
+        """What the core at an address says. Never raises: no answer is a reading, too."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CORE_TIMEOUT_S))
+        host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{HTTP_PORT}/status"
+        try:
+            async with self._session.get(url) as response:
+                document = await response.json(content_type=None)
+                if response.status != 200 or not isinstance(document, dict) or "state" not in document:
+                    return CoreReading(time.time(), None, f"{url} answers {response.status}")
+                return CoreReading(time.time(), document)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            return CoreReading(time.time(), None, f"{url}: {error or type(error).__name__}")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def _error(status: int, data: bytes) -> ApiError:
+    try:
+        told = json.loads(data)
+        causes = (told.get("details") or {}).get("causes") or [{}]
+        return ApiError(status, told.get("message") or told.get("reason", ""), causes[0].get("reason", ""))
+    except (ValueError, AttributeError):
+        return ApiError(status, data[:200].decode(errors="replace"))

@@ -1,0 +1,161 @@
+"""The wiring to kopf: watches that put keys into the queue, a resync, and the health of both.
+
+kopf watches and nothing else. Its handlers here are of the plain ``on.event`` kind, which keep nothing on the objects:
+no finalizer, no annotation, no patch. What they are told is a hint; what counts is read anew (:mod:`.reconcile`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import kopf
+from aiohttp import web
+
+from eidolon_operator.kubernetes.client import Api, core_path, credentials, objects_path
+from eidolon_operator.kubernetes.queue import Workers
+from eidolon_operator.kubernetes.settings import Settings
+from eidolon_operator.kubernetes.world import LABEL_OBJECT, MANAGED_BY, Key, Pods, key_of, pod_state
+
+_log = logging.getLogger(__name__)
+
+GROUP: Final = "eidolon.dev"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "simulatedclusters"
+#: Without a resync that worked for so many intervals the operator is not well.
+STALE_RESYNCS: Final = 3
+TOKEN_AGE: Final = dt.timedelta(minutes=5)
+
+
+def registry(workers: Workers, pods: Pods, *, settings: Settings) -> kopf.OperatorRegistry:
+    """The handlers, over a queue and what is known of pods."""
+    found = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=found)
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.peering.standalone = True
+        settings.scanning.disabled = True  # nothing needs the right to list namespaces or definitions
+        settings.posting.enabled = False
+        settings.watching.server_timeout = 300
+        settings.watching.client_timeout = 330
+        settings.watching.connect_timeout = 30
+        settings.networking.request_timeout = 60
+
+    @kopf.on.login(registry=found)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await connection()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
+    def on_object(body: kopf.Body, **_: Any) -> None:
+        workers.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
+
+    @kopf.on.event("", "v1", "pods", labels={LABEL_OBJECT: kopf.PRESENT}, registry=found)
+    def on_pod(event: Mapping[str, Any], **_: Any) -> None:
+        pod = event["object"]
+        key = key_of(pod)
+        if key is None:
+            return
+        state = pod_state(pod)
+        if event.get("type") == "DELETED":
+            pods.drop(key, state.name, state.uid)
+        else:
+            pods.put(key, state)
+        workers.add(key)
+
+    return found
+
+
+async def connection() -> kopf.ConnectionInfo:
+    """The credentials that the rest of the operator uses, for kopf, which asks again when they have expired."""
+    configuration = await credentials()
+    token = await configuration.get_api_key_with_prefix("BearerToken")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        ca_data=configuration.ca_cert_data,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        scheme="Bearer" if token else None,
+        token=token.split()[-1] if token else None,
+        insecure=not configuration.verify_ssl,
+        # The kubelet renews a service account's token well before it expires.
+        expiration=dt.datetime.now(dt.UTC) + TOKEN_AGE if token else None,
+    )
+
+
+class Resync:
+    """Lists everything again and again: once at the start, before anything is decided, then at every interval."""
+
+    def __init__(
+        self, api: Api, workers: Workers, pods: Pods, settings: Settings, *, clock: Callable[[], float]
+    ) -> None:
+        self._api = api
+        self._workers = workers
+        self._pods = pods
+        self._settings = settings
+        self._clock = clock
+        self.ready = False
+        self.last = clock()  #: when it last worked; at first, when the operator began
+
+    async def once(self) -> None:
+        """Lists pods and objects, and puts every object into the queue."""
+        keys: set[Key] = set()
+        for namespace in self._settings.namespaces or (None,):
+            objects, _ = await self._api.list(objects_path(namespace))
+            keys |= {Key(item["metadata"]["namespace"], item["metadata"]["name"]) for item in objects}
+        listed, versions = [], []
+        for namespace in self._settings.namespaces or (None,):
+            items, version = await self._api.list(core_path("pods", namespace), selector=MANAGED_BY)
+            versions.append(version)
+            listed += [(key, pod_state(pod)) for pod in items if (key := key_of(pod)) is not None]
+        self._pods.replace(listed, version=min(versions))
+        for key in keys:
+            self._workers.add(key)
+        self.ready, self.last = True, self._clock()
+
+    async def run(self) -> None:
+        """Until cancelled. Failures are said, and show in :meth:`healthy` when they last."""
+        while True:
+            try:
+                await self.once()
+                pause = self._settings.resync_s
+            except Exception as error:
+                _log.warning("resync: %s", error or type(error).__name__)
+                pause = 5.0
+            await asyncio.sleep(pause)
+
+    def healthy(self) -> str | None:
+        """What is wrong, if anything."""
+        now, limit = self._clock(), STALE_RESYNCS * self._settings.resync_s
+        limit = max(limit, 300.0)  # an API server that is away for minutes is no reason to start over
+        if (age := now - self.last) > limit:
+            return f"no list of objects for {age:.0f} s"
+        if (age := self._workers.schedule.oldest(now)) > limit:
+            return f"a reconcile is overdue for {age:.0f} s"
+        return None
+
+
+async def serve_health(resync: Resync, port: int) -> web.AppRunner:
+    """``/healthz`` and ``/readyz``. (kopf's own endpoint cannot fail by what a probe found.)"""
+
+    async def healthz(_: web.Request) -> web.Response:
+        wrong = resync.healthy()
+        return web.Response(status=503 if wrong else 200, text=(wrong or "ok") + "\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        return web.Response(status=200 if resync.ready else 503, text="ok\n" if resync.ready else "no list yet\n")
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, port=port).start()
+    return runner
+
+
+def settings_of_kopf(settings: Settings) -> dict[str, Any]:
+    """Which namespaces kopf watches."""
+    return {"namespaces": list(settings.namespaces)} if settings.namespaces else {"clusterwide": True}

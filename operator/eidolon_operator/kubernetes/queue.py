@@ -1,0 +1,155 @@
+"""The work queue: which objects to look at, and when.
+
+:class:`Schedule` is the whole logic, without a clock of its own: a key is in it at most once; adding it again can only
+make it due earlier; while it is being worked on it waits, and is due again afterwards; what fails comes back later and
+later. :class:`Workers` runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from eidolon_operator.kubernetes.world import ApiError, Key
+
+_log = logging.getLogger(__name__)
+
+BACKOFF_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+#: A key is worked on at most so often, so that a thousand pods that become ready are not a thousand reconciles.
+SPACING_S: Final = 0.5
+
+
+class Schedule:
+    """Keys and the times at which they are due."""
+
+    def __init__(self, *, spacing_s: float = SPACING_S) -> None:
+        self._spacing_s = spacing_s
+        self._due: dict[Key, float] = {}  # waiting keys
+        self._heap: list[tuple[float, int, Key]] = []  # entries that no longer agree with _due are skipped
+        self._count = itertools.count()
+        self._again: dict[Key, float] = {}  # asked for while it is worked on
+        self._started: dict[Key, float] = {}  # being worked on, since when
+        self._ended: dict[Key, float] = {}
+        self._failures: dict[Key, int] = {}
+
+    def add(self, key: Key, due: float) -> None:
+        """Makes a key due at a time, or earlier if it already is."""
+        if key in self._started:
+            self._again[key] = min(due, self._again.get(key, due))
+            return
+        due = max(due, self._ended.get(key, due - self._spacing_s) + self._spacing_s)
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            heapq.heappush(self._heap, (due, next(self._count), key))
+
+    def next_due(self) -> float | None:
+        """When the next key is due."""
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, now: float) -> Key | None:
+        """A key that is due, now being worked on; None if there is none."""
+        due = self.next_due()
+        if due is None or due > now:
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._due[key]
+        self._started[key] = now
+        return key
+
+    def succeeded(self, key: Key, now: float, again: float | None) -> None:
+        """The work on a key is done; it is due again at a time, if ever."""
+        self._failures.pop(key, None)
+        self._end(key, now, again)
+
+    def failed(self, key: Key, now: float) -> float:
+        """The work on a key failed; it is due again later. Returns in how many seconds."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        delay = BACKOFF_S[min(count, len(BACKOFF_S) - 1)]
+        self._again.pop(key, None)  # an event is no reason to hurry
+        self._end(key, now, now + delay)
+        return delay
+
+    def forget(self, key: Key) -> None:
+        """The object is gone."""
+        self._ended.pop(key, None)
+        self._failures.pop(key, None)
+
+    def oldest(self, now: float) -> float:
+        """For how many seconds something has been worked on, or overdue, at most."""
+        due = self.next_due()
+        waiting = [now - due] if due is not None else []
+        return max([0.0, *waiting, *(now - since for since in self._started.values())])
+
+    def __len__(self) -> int:
+        return len(self._due) + len(self._started)
+
+    def _end(self, key: Key, now: float, again: float | None) -> None:
+        del self._started[key]
+        self._ended[key] = now
+        asked = self._again.pop(key, None)
+        times = [time for time in (again, asked) if time is not None]
+        if times:
+            self.add(key, min(times))
+
+
+class Workers:
+    """Runs what is due, a few keys at a time. ``work`` returns in how many seconds to look again, or None."""
+
+    def __init__(
+        self, work: Callable[[Key], Awaitable[float | None]], *, most: int = 8, schedule: Schedule | None = None
+    ) -> None:
+        self._work = work
+        self._most = most
+        self.schedule = schedule or Schedule()
+        self._wake = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def add(self, key: Key, after_s: float = 0.0) -> None:
+        self.schedule.add(key, asyncio.get_running_loop().time() + after_s)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                self._wake.clear()
+                while len(self._running) < self._most and (key := self.schedule.take(loop.time())) is not None:
+                    task = asyncio.create_task(self._one(key), name=f"reconcile {key}")
+                    self._running.add(task)
+                    task.add_done_callback(self._done)
+                due = self.schedule.next_due() if len(self._running) < self._most else None
+                timeout = None if due is None else max(0.0, due - loop.time())
+                try:
+                    await asyncio.wait_for(self._wake.wait(), timeout)
+                except TimeoutError:
+                    continue
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _one(self, key: Key) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            again_s = await self._work(key)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # whatever it was: one object's trouble must not be everybody's
+            delay = self.schedule.failed(key, loop.time())
+            told, known = str(error) or type(error).__name__, isinstance(error, ApiError)
+            _log.warning("%s: %s; again in %g s", key, told, delay, exc_info=not known)
+        else:
+            now = loop.time()
+            self.schedule.succeeded(key, now, None if again_s is None else now + again_s)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._wake.set()

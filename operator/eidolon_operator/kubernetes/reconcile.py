@@ -1,0 +1,279 @@
+"""One look at one object: read, decide, act.
+
+:meth:`Reconciler.reconcile` reads the object anew, gathers the world around it, asks :func:`decide` and does what it
+says. It may be interrupted anywhere and run again: names are deterministic, pods and secrets are only ever created
+(that one is there already is fine if it is ours), and everything else is server-side apply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from eidolon_operator import plan as planning
+from eidolon_operator import spec as specs
+from eidolon_operator.kubernetes import builders, certificate
+from eidolon_operator.kubernetes.builders import Attempt
+from eidolon_operator.kubernetes.client import core_path, objects_path
+from eidolon_operator.kubernetes.decide import POLL_S, Decision, core_name, decide, server_name
+from eidolon_operator.kubernetes.events import build_event, notes
+from eidolon_operator.kubernetes.settings import Settings
+from eidolon_operator.kubernetes.status import FINAL, Reason
+from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, PodState, Refusal, World, pod_state
+from eidolon_operator.spec import Spec, SpecError
+
+_log = logging.getLogger(__name__)
+
+#: Pods of one object that are asked for at a time.
+PARALLEL: Final = 16
+#: Pods that are looked up one by one, in case only the watch lost them.
+LOOKUPS: Final = 5
+
+
+class Api(Protocol):
+    """What is needed of :class:`eidolon_operator.kubernetes.client.Api`."""
+
+    async def get(self, path: str) -> dict[str, Any] | None: ...
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
+    async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
+    async def delete(self, path: str, *, uid: str = "") -> None: ...
+
+
+class Cores(Protocol):
+    async def read(self, key: Key, address: str) -> CoreReading: ...
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of an object between two looks; losing it costs a few requests."""
+
+    uid: str
+    reading: CoreReading | None = None
+    read_from: str = ""  #: UID of the core's pod
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    prepared: int = 0  #: attempt whose plan, secret and services are known to be there
+
+
+class Reconciler:
+    """Brings objects to what their specs say. One call per key at a time (the queue sees to it)."""
+
+    def __init__(
+        self,
+        api: Api,
+        cores: Cores,
+        pods: Pods,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._cores = cores
+        self._pods = pods
+        self._runtime = settings.runtime()
+        self._clock = clock
+        self._memory: dict[Key, _Memory] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Looks at an object; returns in how many seconds to look again, or None if only an event can matter."""
+        document = await self._api.get(objects_path(*key))
+        if document is None or "deletionTimestamp" in document["metadata"]:
+            self._memory.pop(key, None)  # the garbage collector does the rest
+            return None
+        uid = document["metadata"]["uid"]
+        memory = self._memory.get(key)
+        if memory is None or memory.uid != uid:
+            memory = self._memory[key] = _Memory(uid)
+        spec, why = _spec(document)
+
+        world = await self._world(key, document, spec, memory)
+        decision = self._decide(document, spec, why, world)
+        document = await self._write(document, decision)
+        if decision.delete_object:
+            _log.info("%s: its time is over: deleted", key)
+            await self._api.delete(objects_path(*key), uid=uid)
+            return None
+        await self._delete(key, decision.delete)
+        if spec is None or not decision.make:
+            memory.refused.clear()
+            return decision.again_s
+        attempt = Attempt(spec, key.namespace, uid, int(decision.status["attempt"]), decision.status["runtime"])
+        refused = await self._make(key, attempt, decision.make, memory)
+        if refused == memory.refused:
+            return decision.again_s
+        memory.refused = refused  # it shows in the conditions
+        decision = self._decide(document, spec, why, await self._world(key, document, spec, memory))
+        await self._write(document, decision)
+        return decision.again_s
+
+    def _decide(self, document: Mapping[str, Any], spec: Spec | None, why: str, world: World) -> Decision:
+        return decide(document, spec, world, now=self._clock(), runtime=self._runtime, why=why)
+
+    # -- read --------------------------------------------------------------------------------------------------------
+
+    async def _world(self, key: Key, document: Mapping[str, Any], spec: Spec | None, memory: _Memory) -> World:
+        status = document.get("status") or {}
+        if spec is not None and status.get("runningTime") and status.get("phase") not in (*FINAL, "Suspended"):
+            await self._look_up(key, spec)
+        own = {name: pod for name, pod in self._pods.of(key).items() if pod.owner == memory.uid}
+        core = own.get(core_name(key.name))
+        if core is None or core.uid != memory.read_from:
+            memory.reading, memory.read_from = None, core.uid if core is not None else ""
+        old = memory.reading is None or self._clock() - memory.reading.at >= POLL_S
+        if core is not None and core.ready and core.address and old and status.get("phase") not in FINAL:
+            memory.reading = await self._cores.read(key, core.address)
+        return World(pods=own, core=memory.reading, refused=dict(memory.refused))
+
+    async def _look_up(self, key: Key, spec: Spec) -> None:
+        """A pod that is missing during a run ends it: so ask for it before that is believed."""
+        wanted = [core_name(spec.name), *(server_name(spec.name, index) for index in range(spec.servers))]
+        known = self._pods.of(key)
+        missing = [name for name in wanted if name not in known]
+        for name in missing[:LOOKUPS]:
+            pod = await self._api.get(core_path("pods", key.namespace, name))
+            if pod is not None:
+                self._pods.put(key, pod_state(pod))
+
+    # -- act ---------------------------------------------------------------------------------------------------------
+
+    async def _write(self, document: dict[str, Any], decision: Decision) -> dict[str, Any]:
+        """Writes the status where it changed, and tells of it."""
+        old = document.get("status") or {}
+        if decision.status == old:
+            return document
+        metadata = document["metadata"]
+        body = {
+            "apiVersion": specs.API_VERSION,
+            "kind": specs.KIND,
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+            "status": decision.status,
+        }
+        written = await self._api.apply(objects_path(metadata["namespace"], metadata["name"]) + "/status", body)
+        for note in notes(old, decision.status):
+            _log.info("%s/%s: %s: %s", metadata["namespace"], metadata["name"], note.reason, note.message)
+            try:
+                event = build_event(document, note, self._clock())
+                await self._api.create(core_path("events", metadata["namespace"]), event)
+            except ApiError as error:  # told in vain: nothing depends on it
+                _log.debug("event: %s", error)
+        return {**document, "status": written.get("status", decision.status)}
+
+    async def _delete(self, key: Key, pods: Iterable[PodState]) -> None:
+        gate = asyncio.Semaphore(PARALLEL)
+
+        async def one(pod: PodState) -> None:
+            async with gate:
+                await self._api.delete(core_path("pods", key.namespace, pod.name), uid=pod.uid)
+
+        await asyncio.gather(*(one(pod) for pod in pods))
+
+    async def _make(self, key: Key, attempt: Attempt, names: tuple[str, ...], memory: _Memory) -> dict[str, Refusal]:
+        """Makes pods and what they need. Returns what could not be made and why; the first refusal ends it."""
+        if memory.prepared != attempt.number:
+            if unprepared := await self._prepare(key, attempt):
+                return unprepared
+            memory.prepared = attempt.number
+        refused: dict[str, Refusal] = {}
+
+        async def worker(pending: Iterable[str]) -> None:
+            for name in pending:
+                if refused:
+                    return
+                if (refusal := await self._create(key, attempt, "pods", _pod(attempt, name))) is not None:
+                    refused[name] = refusal
+
+        queue = iter(names)  # shared: each worker takes the next
+        await asyncio.gather(*(worker(queue) for _ in range(min(PARALLEL, len(names)))))
+        return refused
+
+    async def _prepare(self, key: Key, attempt: Attempt) -> dict[str, Refusal]:
+        """Plan, secret and services; the plan and secret of the attempt before go."""
+        for manifest in (
+            builders.build_headless_service(attempt),
+            builders.build_core_service(attempt),
+            builders.build_plan(attempt),
+        ):
+            name = manifest["metadata"]["name"]
+            path = core_path(manifest["kind"].lower() + "s", key.namespace, name)
+            there = await self._api.get(path)
+            if there is not None and (refusal := _not_ours(there, attempt)) is not None:
+                return {core_name(attempt.name): refusal}
+            try:
+                await self._api.apply(path, manifest)
+            except ApiError as error:
+                return {core_name(attempt.name): _refusal(error)}
+        now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
+        secret = builders.build_ingest(attempt, certificate.make(now))
+        if refusal := await self._create(key, attempt, "secrets", secret):
+            return {core_name(attempt.name): refusal}
+        if attempt.number > 1:
+            before = Attempt(attempt.spec, attempt.namespace, attempt.uid, attempt.number - 1, attempt.runtime)
+            await self._api.delete(core_path("configmaps", key.namespace, builders.plan_name(before)))
+            await self._api.delete(core_path("secrets", key.namespace, builders.ingest_name(before)))
+        return {}
+
+    async def _create(self, key: Key, attempt: Attempt, kind: str, manifest: Mapping[str, Any]) -> Refusal | None:
+        """Creates something. That it is there already is success if it is ours."""
+        name = manifest["metadata"]["name"]
+        try:
+            made = await self._api.create(core_path(kind, key.namespace), manifest)
+        except ApiError as error:
+            if error.status != 409:
+                return _refusal(error)
+            there = await self._api.get(core_path(kind, key.namespace, name))
+            if there is None:
+                return Refusal(Reason.CREATE_FAILED, error.message)  # gone in between: the next look makes it
+            if (refusal := _not_ours(there, attempt)) is not None:
+                return refusal
+            made = there
+        if kind == "pods":
+            self._pods.put(key, pod_state(made))
+        return None
+
+
+def _spec(document: Mapping[str, Any]) -> tuple[Spec | None, str]:
+    """The spec, or None and why the object cannot be run."""
+    plain = {key: document[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in document}
+    name = document["metadata"]["name"]
+    try:
+        spec = specs.parse(plain, source=name)
+        planning.build(spec, source=name, token="")
+    except SpecError as error:
+        return None, "; ".join(str(problem) for problem in error.problems)
+    if spec.workload.image is None:
+        return None, "spec.workload.image: is required in a cluster"
+    return spec, ""
+
+
+def _pod(attempt: Attempt, name: str) -> dict[str, Any]:
+    if name == core_name(attempt.name):
+        return builders.build_core_pod(attempt)
+    return builders.build_server_pod(attempt, int(name.rpartition("-")[2]))
+
+
+def _not_ours(there: Mapping[str, Any], attempt: Attempt) -> Refusal | None:
+    metadata = there["metadata"]
+    kind, name = there.get("kind", "object"), metadata["name"]
+    owner = next((ref for ref in metadata.get("ownerReferences", ()) if ref.get("controller")), None)
+    if owner is None or owner.get("uid") != attempt.uid:
+        whose = f"{owner['kind']} {owner['name']} (uid {owner['uid']})" if owner else "nobody"
+        return Refusal(Reason.NAME_TAKEN, f"{kind} {name} exists and belongs to {whose}: waiting until it is gone")
+    if "deletionTimestamp" in metadata:
+        return Refusal(Reason.TERMINATING, f"{kind} {name} is being deleted: waiting until it is gone")
+    return None
+
+
+def _refusal(error: ApiError) -> Refusal:
+    """Why something was not made; raises again what is nobody's decision."""
+    if error.status in (0, 429) or error.status >= 500:
+        raise error
+    if error.cause == "NamespaceTerminating":
+        return Refusal(Reason.TERMINATING, error.message)
+    if error.status == 403:
+        quota = "exceeded quota" in error.message or "failed quota" in error.message
+        return Refusal(Reason.QUOTA_EXCEEDED if quota else Reason.FORBIDDEN, error.message)
+    return Refusal(Reason.CREATE_FAILED, error.message)

@@ -1,0 +1,146 @@
+"""What is known of a finished run (or one still under way), read from its directory.
+
+``summary.json`` is written at the end of a run; of one that has not ended there are ``plan.json`` and the steps in
+``progress.jsonl``. Fields that an older version did not write are empty here, and their sections are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+STARTUP: Final = "startup"
+#: Parts of a step, in the order in which they are shown. They add up to the step.
+PARTS: Final = (
+    ("compute_ns", "compute"),
+    ("communication_ns", "exposed communication"),
+    ("copy_ns", "host copies"),
+    ("host_ns", "waiting for the host"),
+    ("idle_ns", "idle"),
+)
+
+
+class ReportError(Exception):
+    """The directory holds no run; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run."""
+
+    directory: Path
+    plan: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    label: str = ""  #: what to call it instead of its name
+
+    @property
+    def name(self) -> str:
+        return self.label or str(self.plan.get("name") or self.directory.name)
+
+    @property
+    def core(self) -> Mapping[str, Any]:
+        core: Mapping[str, Any] = self.plan.get("core", {})
+        return core
+
+    @property
+    def state(self) -> str:
+        return str(self.summary.get("state", "unfinished"))
+
+    @property
+    def cluster(self) -> str:
+        """``2 servers x 8 h100-sxm``."""
+        servers = self.core.get("servers", 1)
+        gpu = self.core.get("gpu") or self.summary.get("gpu", "GPU")
+        return f"{servers} server{'s' if servers != 1 else ''} x {self.core.get('gpus_per_server', 1)} {gpu}"
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory of a device."""
+        return int(self.core.get("gpu_memory_bytes", 0))
+
+    @property
+    def steps(self) -> Sequence[Mapping[str, Any]]:
+        """All final steps."""
+        steps: Sequence[Mapping[str, Any]] = self.summary.get("steps", ())
+        return steps
+
+    @property
+    def training(self) -> Sequence[Mapping[str, Any]]:
+        """Final steps without the start-up."""
+        return [step for step in self.steps if step["name"] != STARTUP]
+
+    def median(self, field: str) -> float | None:
+        """Of a step's field over the training steps that have it."""
+        values = [step[field] for step in self.training if step.get(field) is not None]
+        return statistics.median(values) if values else None
+
+    def peaks(self) -> dict[str, int]:
+        """Greatest memory of each device (``server/device``) over the run."""
+        found: dict[str, int] = {}
+        for step in self.steps:
+            for device, count in step.get("peak_bytes", {}).items():
+                found[device] = max(count, found.get(device, 0))
+        return dict(sorted(found.items(), key=lambda item: device_order(item[0])))
+
+    def split(self) -> dict[str, float]:
+        """Mean of each part (ns) over the training steps; empty where it was not recorded."""
+        splits = [step["split"] for step in self.training if step.get("split")]
+        if not splits:
+            return {}
+        return {field: statistics.fmean(split.get(field, 0) for split in splits) for field, _ in PARTS}
+
+    def real_ratio(self) -> float | None:
+        """Simulated over real seconds."""
+        wall = self.summary.get("wall_s")
+        return self.summary["virtual_ns"] / 1e9 / wall if wall else None
+
+
+def read(directory: Path) -> Run:
+    """The run in a directory. Raises :class:`ReportError`."""
+    if not directory.is_dir():
+        raise ReportError(f"{directory}: no such directory")
+    plan = _json(directory / "plan.json")
+    summary = _json(directory / "summary.json")
+    if summary is None:
+        steps = _lines(directory / "progress.jsonl")
+        if plan is None and steps is None:
+            raise ReportError(f"{directory}: not the directory of a run: it holds neither summary.json nor plan.json")
+        summary = {"steps": steps or [], "reason": "the run has not ended: what is shown is what is final so far"}
+    plan = dict(plan or {})
+    plan.get("core", {}).pop("token", None)  # no report shows the secret of a run
+    return Run(directory, plan, summary)
+
+
+def device_order(device: str) -> tuple[int, ...]:
+    """Sorts ``server/device``."""
+    return tuple(int(part) for part in device.split("/"))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(document, dict):
+        raise ReportError(f"{path}: not a JSON object")
+    return document
+
+
+def _lines(path: Path) -> list[dict[str, Any]] | None:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break  # being written
+    return found

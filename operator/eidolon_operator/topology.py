@@ -1,0 +1,59 @@
+"""``spec.network.topology``: from the spec's words to the plan's, and ``eidolon topology show``.
+
+The plan's names are those of :class:`eidolon_simcore.fabric.settings.Settings`; whether the fabric can be built is
+found out by building it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from eidolon_operator import units
+from eidolon_operator.schema import Problem
+
+_FIELD: Final = "spec.network.topology"
+_QUANTITIES: Final[Mapping[str, Callable[[str], int]]] = {
+    "bandwidth": units.parse_rate_bytes_per_s,
+    "nicBandwidth": units.parse_rate_bytes_per_s,
+    "linkBandwidth": units.parse_rate_bytes_per_s,
+    "latency": units.parse_duration_ns,
+    "linkLatency": units.parse_duration_ns,
+}
+
+
+def read(block: Mapping[str, Any] | None) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """The block as the plan has it, and what is wrong with its quantities. None if there is no block."""
+    if block is None:
+        return None, []
+    problems: list[Problem] = []
+    return _read(block, _FIELD, problems), problems
+
+
+def _read(block: Mapping[str, Any], where: str, problems: list[Problem]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in block.items():
+        parse = _QUANTITIES.get(key)
+        if parse is not None:
+            try:
+                result[plan_name(key)] = parse(value)
+            except ValueError as error:
+                problems.append(Problem(f"{where}.{key}", str(error)))
+        elif key == "cables":
+            result[key] = [_read(cable, f"{where}.cables[{i}]", problems) for i, cable in enumerate(value)]
+        else:
+            result[plan_name(key)] = value
+    return result
+
+
+def plan_name(key: str) -> str:
+    """``nicBandwidth`` to ``nic_bytes_per_s``, ``linkLatency`` to ``link_latency_ns``."""
+    name = re.sub("(?<=[a-z])([A-Z])", lambda m: "_" + m[1].lower(), key)
+    return re.sub("latency$", "latency_ns", re.sub("bandwidth$", "bytes_per_s", name))
+
+
+def spec_name(key: str) -> str:
+    """The other way round, for messages."""
+    name = key.replace("bytes_per_s", "bandwidth").replace("latency_ns", "latency")
+    return re.sub("_([a-z])", lambda m: m[1].upper(), name)

@@ -1,0 +1,231 @@
+"""Which way bytes take.
+
+A way between two GPUs of one domain is the shortest one that passes no other GPU and no NIC. Between domains a GPU
+uses the NIC of its own rail, and on the other side the NIC of the receiver's rail; where the rails differ and PXN is
+on, the bytes cross NVLink first, to the GPU of the sender's server that has the receiver's rail, and keep to that rail
+outside.
+
+Between two NICs there may be many shortest ways. ECMP picks one by a hash of the two ends, the flow's number and a
+seed: nothing else goes in, so the same spec gives the same ways. Spray uses all of them (at most :data:`MAX_SPRAY`,
+evenly chosen), each with an equal part of the bytes. What has failed is not there; if no way is left a
+:class:`NoRouteError` names both ends.
+
+Distances are found by breadth-first search from the target's side and kept. Between NICs the search is among switches
+only, so that all NICs of a leaf share it: the routes of a ring over a large fabric cost little each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from eidolon_simcore.fabric.topology import SWITCHES, TRANSIT, Kind, Port, Topology
+
+MAX_SPRAY = 16  #: ways that the bytes of one flow are spread over at most
+
+Route = tuple[int, ...]  #: numbers of links
+
+
+class NoRouteError(ValueError):
+    """Nothing connects two ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A route and the part of a flow's bytes that takes it."""
+
+    route: Route
+    part: float
+
+
+@dataclass(slots=True)
+class Router:
+    """Routes over one graph; see the module's docstring."""
+
+    fabric: Topology
+    spray: bool = False
+    seed: int = 0
+    pxn: bool = True
+    _distances: dict[int, dict[int, int]] = field(default_factory=dict)
+    _inward: list[list[int]] = field(default_factory=list)
+    _ways: dict[tuple[int, int, int], tuple[Way, ...]] = field(default_factory=dict)
+    _relays: dict[tuple[int, int, int], Port | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._inward = [[] for _ in self.fabric.vertices]
+        for link in self.fabric.links:
+            if link.number not in self.fabric.failed:
+                self._inward[link.target].append(link.number)
+
+    # ---- between GPUs ---------------------------------------------------------------------------------------------
+
+    def between(self, source: Port, target: Port, flow: int = 0) -> tuple[Way, ...]:
+        """Ways from one GPU to another; ``flow`` tells apart flows between the same two (channels, queue pairs)."""
+        if self.fabric.domain(source) == self.fabric.domain(target):
+            return self.paths(self.fabric.gpus[source], self.fabric.gpus[target], flow)
+        mine, theirs = self.fabric.own_nics(source), self.fabric.own_nics(target)
+        if not mine or not theirs:
+            raise NoRouteError(f"{_name(source if not mine else target)} has no NIC")
+        rail = theirs[flow % len(theirs)]
+        relay = self._relay(source, rail) if self.pxn and rail not in mine else None
+        if relay is not None:
+            return self.across(relay, target, rail, rail, flow, origin=source)
+        out = rail if rail in mine else mine[flow % len(mine)]
+        return self.across(source, target, out, rail, flow)
+
+    def across(
+        self, exit_gpu: Port, entry: Port, out: int, into: int, flow: int = 0, origin: Port | None = None
+    ) -> tuple[Way, ...]:
+        """Ways by named NICs: from ``origin`` (or ``exit_gpu``) over NIC ``out`` of one server to NIC ``into`` of the
+        other and to ``entry``."""
+        fabric = self.fabric
+        there, here = fabric.nics[exit_gpu.server], fabric.nics[entry.server]
+        if out >= len(there) or into >= len(here):
+            raise NoRouteError(f"NIC {out} of server {exit_gpu.server} or NIC {into} of {entry.server} does not exist")
+        head: tuple[Way, ...] = (Way((), 1.0),)
+        if origin is not None and origin != exit_gpu:
+            head = self.paths(fabric.gpus[origin], fabric.gpus[exit_gpu], flow)
+        head = _joined(head, self.paths(fabric.gpus[exit_gpu], there[out], flow))
+        middle = self.paths(there[out], here[into], flow)
+        return _joined(_joined(head, middle), self.paths(here[into], fabric.gpus[entry], flow))
+
+    def _relay(self, source: Port, rail: int) -> Port | None:
+        """A GPU of the server with NVLink to the source, whose own the NIC is."""
+        key = (source.server, source.device, rail)
+        if key not in self._relays:
+            found = (p for p, nics in self.fabric.rails.items() if p.server == source.server and rail in nics)
+            relay = next(found, None)
+            if relay is not None and not self._over_nvlink(source, relay):
+                relay = None
+            self._relays[key] = relay
+        return self._relays[key]
+
+    def _over_nvlink(self, a: Port, b: Port) -> bool:
+        try:
+            ways = self.paths(self.fabric.gpus[a], self.fabric.gpus[b], 0)
+        except NoRouteError:
+            return False
+        inner = {self.fabric.vertices[self.fabric.links[k].target].kind for way in ways for k in way.route}
+        return Kind.PCIE not in inner
+
+    # ---- between vertices -----------------------------------------------------------------------------------------
+
+    def paths(self, source: int, target: int, flow: int = 0) -> tuple[Way, ...]:
+        """Ways between two vertices."""
+        key = (source, target, 0 if self.spray else flow)
+        found = self._ways.get(key)
+        if found is None:
+            found = self._ways[key] = self._search(source, target, flow)
+        return found
+
+    def _search(self, source: int, target: int, flow: int) -> tuple[Way, ...]:
+        start, head = self._uplink(source, self.fabric.out[source], outward=True)
+        end, tail = self._uplink(target, self._inward[target], outward=False)
+        if not head or not tail:  # not from NIC to NIC: a search in the server's own graph
+            start, head, end, tail = source, (), target, ()
+        distance = self._distance(start, end, source, target)
+        salt = _hash(self.seed, source, target, 0 if self.spray else flow)
+        find = self._all if self.spray else self._one
+        routes = find(start, end, distance, salt)
+        return tuple(Way(head + route + tail, 1 / len(routes)) for route in routes)
+
+    def _uplink(self, nic: int, links: list[int], *, outward: bool) -> tuple[int, Route]:
+        """The one switch that a NIC hangs on, and the link to (or from) it."""
+        if self.fabric.vertices[nic].kind is Kind.NIC:
+            ends = [(self.fabric.links[k].target if outward else self.fabric.links[k].source, k) for k in links]
+            up = [(v, k) for v, k in ends if self.fabric.vertices[v].kind in SWITCHES and k not in self.fabric.failed]
+            if len(up) == 1:
+                return up[0][0], (up[0][1],)
+        return nic, ()
+
+    def _distance(self, start: int, end: int, source: int, target: int) -> dict[int, int]:
+        """Hops to ``end`` of at least every vertex on a shortest way from ``start``. The other two are for messages."""
+        known = self._distances.get(end)
+        if known is not None and start in known:
+            return known
+        vertices, links = self.fabric.vertices, self.fabric.links
+        passes = SWITCHES if vertices[end].kind in SWITCHES else TRANSIT
+        distance, queue, limit = {end: 0}, deque([end]), None
+        while queue:
+            at = queue.popleft()
+            if limit is not None and distance[at] >= limit:
+                break
+            for number in self._inward[at]:
+                before = links[number].source
+                if before in distance or (before != start and vertices[before].kind not in passes):
+                    continue
+                distance[before] = distance[at] + 1
+                queue.append(before)
+                if before == start:
+                    limit = distance[before]
+        if start not in distance:
+            names = f"{vertices[source].name} to {vertices[target].name}"
+            raise NoRouteError(f"no way leads from {names}" + (" any more" if self.fabric.failed else ""))
+        self._distances[end] = distance
+        return distance
+
+    def _next(self, at: int, distance: dict[int, int]) -> list[int]:
+        """Links that lead nearer."""
+        left = distance[at] - 1
+        links, failed = self.fabric.links, self.fabric.failed
+        return [k for k in self.fabric.out[at] if distance.get(links[k].target) == left and k not in failed]
+
+    def _one(self, start: int, end: int, distance: dict[int, int], salt: int) -> list[Route]:
+        route: list[int] = []
+        at = start
+        while at != end:
+            choices = self._next(at, distance)
+            pick = 0 if len(choices) == 1 else _hash(salt, at) % len(choices)
+            route.append(choices[pick])
+            at = self.fabric.links[choices[pick]].target
+        return [tuple(route)]
+
+    def _all(self, start: int, end: int, distance: dict[int, int], salt: int) -> list[Route]:
+        counts: dict[int, int] = {end: 1}
+
+        def count(at: int) -> int:
+            if at not in counts:
+                counts[at] = sum(count(self.fabric.links[k].target) for k in self._next(at, distance))
+            return counts[at]
+
+        total = count(start)
+        used = min(total, MAX_SPRAY)
+        # Where there are more ways, which of them are left out differs by flow.
+        first = salt % total if total > used else 0
+        return [self._nth(start, end, distance, counts, (first + i * total // used) % total) for i in range(used)]
+
+    def _nth(self, start: int, end: int, distance: dict[int, int], counts: dict[int, int], n: int) -> Route:
+        route: list[int] = []
+        at = start
+        while at != end:
+            for number in self._next(at, distance):
+                ways = counts[self.fabric.links[number].target]
+                if n < ways:
+                    route.append(number)
+                    at = self.fabric.links[number].target
+                    break
+                n -= ways
+        return tuple(route)
+
+    def latency_ns(self, route: Route) -> int:
+        """Of all cables of a route."""
+        return sum(self.fabric.links[number].latency_ns for number in route)
+
+
+def _joined(first: tuple[Way, ...], second: tuple[Way, ...]) -> tuple[Way, ...]:
+    return tuple(Way(a.route + b.route, a.part * b.part) for a in first for b in second)
+
+
+def _hash(*words: int) -> int:
+    """SplitMix64 over the words: spreads neighbouring numbers, and is the same everywhere."""
+    state = 0
+    for word in words:
+        state = (state + word + 0x9E3779B97F4A7C15) & 0xFFFF_FFFF_FFFF_FFFF
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFF_FFFF_FFFF_FFFF
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFF_FFFF_FFFF_FFFF
+        state ^= state >> 31
+    return state
+
+
+def _name(port: Port) -> str:
+    return f"server{port.server}/gpu{port.device}"

@@ -1,0 +1,347 @@
+"""What NCCL chooses for an operation, and how long that takes.
+
+NCCL's tuner gives every algorithm and protocol a time of the form *latency x steps + bytes / bandwidth* and takes the
+least. So does this module, with numbers fitted to measurements (``data/nccl.yaml`` says to which; ``python -m
+bench.collectives`` holds them against all of them):
+
+    ``start + base + hop * steps + (steps + k) * bytes / n / bandwidth``
+
+``base`` is a kernel's own time, ``hop`` one step of the protocol (LL: a flag with every 4 bytes, so the least latency
+and half the wire; LL128: a flag every 120 bytes; Simple: whole chunks and a fence, so the most of both), ``k`` the
+chunks that a rank copies beside those it sends, and ``start`` what a launch takes in a stream or graph of torch on top
+of NCCL's own time. Steps are ``2(n-1)`` for an all-reduce, ``n-1`` for the other ring operations.
+
+Between servers a step costs what NCCL's tuner says of the network (``inter`` in the data) plus the wire's own latency
+beyond :data:`REFERENCE_PATH_NS`. Choices of algorithm there:
+
+========== ========================================================= =================================================
+ring       every operation                                           latency grows with ranks, all links are used once
+tree       all_reduce: chains in a server, double tree over servers   latency grows with the logarithm of servers
+nvls       all_reduce in one domain whose switch reduces              no steps; only with NVLink SHARP (sm_90 on)
+nvls_tree  the same in every domain, double tree over them
+hierarchical all_reduce: reduce-scatter inside, ring over servers per rail, all-gather inside; only when asked for
+pat        all_gather, reduce_scatter with one rank a server          steps are the logarithm of ranks
+p2p        all_to_all, send                                           all pairs at once
+========== ========================================================= =================================================
+
+``NCCL_ALGO``, ``NCCL_PROTO`` and ``NCCL_NVLS_ENABLE`` narrow the choice (:class:`Options`). *Corrections* are what
+measurements differ from the formula by, per operation, ranks and bytes; they hold for what NCCL chooses by itself.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import yaml
+
+from eidolon_simcore.catalogue import Gpu
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat", "hierarchical")  #: what NCCL_ALGO can ask for
+MEASURED_RANKS = 8  #: what is known of more GPUs in one domain is extrapolated
+REFERENCE_PATH_NS = 2_000  #: one-way latency of the network that NCCL's own figures were made on
+
+
+class Line(NamedTuple):
+    """One algorithm with one protocol on one kind of GPU."""
+
+    base_us: float
+    hop_us: float
+    gb_per_s: float
+    extra_chunks: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a rank's environment says, and which NCCL it is."""
+
+    algorithms: frozenset[str] = frozenset()  #: empty: any
+    protocols: frozenset[str] = frozenset()
+    nvls: bool = True
+    version: int = 22809  #: as ``ncclGetVersion`` gives it
+
+    @property
+    def forced(self) -> bool:
+        return bool(self.algorithms or self.protocols)
+
+
+class Shape(NamedTuple):
+    """Who takes part: ``ranks`` in ``domains`` (servers, or racks of one NVLink domain), at most ``local`` in one."""
+
+    ranks: int
+    domains: int = 1
+    local: int = 0
+    nic_bytes_per_s: float = 0.0  #: of all NICs that the least equipped domain uses
+    path_ns: int = 0  #: one way between two domains
+
+
+class Choice(NamedTuple):
+    """What is done and how long each part takes by itself. ``inside_us`` is the time of the busiest NVLink port,
+    ``outside_bytes`` what leaves (and enters) a domain, already divided by what the protocol achieves of a wire."""
+
+    algorithm: str
+    protocol: str
+    latency_us: float
+    inside_us: float
+    outside_bytes: float
+    us: float  #: of the whole on an idle fabric
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = (resources.files("eidolon_simcore") / "data" / "nccl.yaml").read_text("utf-8")
+    table: dict[str, Any] = yaml.safe_load(text)
+    return table
+
+
+def init_ns() -> int:
+    """Making a communicator; only start-up sees it."""
+    return int(_table()["init_ms"]) * 1_000_000
+
+
+def family(gpu: Gpu) -> str:
+    """The measured GPU whose figures hold for this one: of its own generation, else the newest older one."""
+    major = int(gpu.cc.split(".")[0])
+    if gpu.key in _table()["gpus"]:
+        return gpu.key
+    if gpu.nvlink_bytes_per_s == 0 or major < 9:
+        return "a100-80gb-sxm"
+    return "h100-sxm" if major == 9 else "b200-sxm"
+
+
+def steps(op: str, ranks: int) -> int:
+    """Steps of a ring."""
+    return 2 * (ranks - 1) if op == "all_reduce" else ranks - 1
+
+
+def chunks(op: str, algorithm: str, ranks: int) -> float:
+    """What the busiest port of a rank sends, in parts of which ``ranks`` make the whole buffer."""
+    if algorithm == "tree":  # a chain: up and down through every rank between the ends
+        return ranks * (2 if ranks > 2 else 1)
+    if algorithm == "nvls" or op in ("broadcast", "reduce", "send"):
+        return ranks
+    return steps(op, ranks)
+
+
+def options(words: Mapping[str, str], version: int = 22809) -> Options:
+    """From environment variables as NCCL reads them: lists with commas, ``^`` in front for all others, ``op:`` parts
+    ignored; unknown names are left out, and a list with no known name asks for nothing."""
+    return Options(
+        algorithms=_chosen(words.get("NCCL_ALGO", ""), {name.replace("_", ""): name for name in ALGORITHMS}),
+        protocols=_chosen(words.get("NCCL_PROTO", ""), {name.lower(): name for name in PROTOCOLS}),
+        nvls=words.get("NCCL_NVLS_ENABLE", "") != "0",
+        version=version,
+    )
+
+
+def _chosen(text: str, known: Mapping[str, str]) -> frozenset[str]:
+    text = text.strip().lower().rpartition(":")[2]
+    names = {known[word.strip()] for word in text.removeprefix("^").split(",") if word.strip() in known}
+    return frozenset(known.values()) - names if text.startswith("^") else frozenset(names)
+
+
+def unpacked(attributes: Mapping[str, int]) -> Options:
+    """From a communicator's signature: masks of ``algorithms`` and ``protocols`` by their place in our lists (0: any),
+    ``nvls`` 0 or 1, ``version`` as NCCL has it."""
+
+    def named(mask: int, names: tuple[str, ...]) -> frozenset[str]:
+        return frozenset(name for i, name in enumerate(names) if mask >> i & 1)
+
+    return Options(
+        algorithms=named(attributes.get("algorithms", 0), ALGORITHMS),
+        protocols=named(attributes.get("protocols", 0), PROTOCOLS),
+        nvls=attributes.get("nvls", 1) != 0,
+        version=attributes.get("version", 0) or 22809,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """The choices of one kind of GPU, ``scale`` times as fast at its wires as the one measured."""
+
+    key: str
+    scale: float
+    nvlink: bool
+    switch_reduces: bool
+
+    @classmethod
+    def of(cls, gpu: Gpu, intra_bytes_per_s: int | None = None) -> Tuner:
+        key = family(gpu)
+        scale = (intra_bytes_per_s or gpu.intra_bytes_per_s) / float(_table()["gpus"][key]["wire_bytes_per_s"])
+        nvlink = gpu.nvlink_bytes_per_s > 0
+        return cls(key, scale, nvlink, nvlink and int(gpu.cc.split(".")[0]) >= 9)
+
+    # ---- the choice -----------------------------------------------------------------------------------------------
+
+    def choose(
+        self, op: str, size_bytes: int, shape: Shape, wanted: Options | None = None, *, launched: bool = True
+    ) -> Choice:
+        """The quickest of what is allowed; if the environment allows nothing that exists, NCCL's own choice.
+        ``launched`` False leaves out what a launch by torch takes: what nccl-tests would show."""
+        wanted = wanted or Options()
+        everything = list(self._choices(op, size_bytes, shape, wanted))
+        nvls = [c for c in everything if wanted.nvls or not c.algorithm.startswith("nvls")]
+        allowed = [
+            c
+            for c in nvls
+            if (not wanted.algorithms or c.algorithm in wanted.algorithms or c.algorithm == "p2p")
+            and (not wanted.protocols or c.protocol in wanted.protocols)
+        ]
+        if "hierarchical" not in wanted.algorithms:
+            allowed = [c for c in allowed if c.algorithm != "hierarchical"]
+            everything = [c for c in everything if c.algorithm != "hierarchical"]
+        best = min(allowed or [c for c in nvls if c.algorithm != "hierarchical"], key=lambda c: c.us)
+        if shape.domains == 1 and best == min(everything, key=lambda c: c.us):
+            best = self._corrected(op, size_bytes, shape, wanted, best)
+        return self._launched(op, size_bytes, shape, best) if launched else best
+
+    def _choices(self, op: str, size_bytes: int, shape: Shape, wanted: Options) -> Iterator[Choice]:
+        for (algorithm, protocol), line in self._lines(op, wanted.version).items():
+            if protocol == "LL128" and not self.nvlink:
+                continue
+            if algorithm == "nvls" and (not self.switch_reduces or shape.local == 2 or shape.ranks == 2):
+                continue
+            name = "nvls_tree" if algorithm == "nvls" and shape.domains > 1 else algorithm
+            yield self._time(op, name, protocol, line, size_bytes, shape)
+            if op == "all_reduce" and algorithm == "ring" and shape.domains > 1 and shape.local > 1:
+                yield self._time(op, "hierarchical", protocol, line, size_bytes, shape)
+            ring = algorithm == "ring" and op in ("all_gather", "reduce_scatter") and protocol == "Simple"
+            if ring and shape.domains > 1 and shape.local == 1:
+                yield self._time(op, "pat", protocol, line, size_bytes, shape)
+
+    def _time(self, op: str, algorithm: str, protocol: str, line: Line, size_bytes: int, shape: Shape) -> Choice:
+        n, domains, local = shape.ranks, shape.domains, shape.local or shape.ranks
+        inside = chunks(op, "nvls" if algorithm == "nvls_tree" else algorithm, n) + line.extra_chunks
+        if domains == 1:
+            latency = line.base_us + line.hop_us * steps(op, n)
+            wire = inside * size_bytes / n / (line.gb_per_s * self.scale * 1e3)
+            return Choice(algorithm, protocol, latency, wire, 0.0, latency + wire)
+        inter = _table()["inter"]
+        of_tree = algorithm in ("tree", "pat", "nvls_tree")
+        hop_us = inter["hop_us"]["nvls_tree" if algorithm == "nvls_tree" else "tree" if of_tree else "ring"][protocol]
+        hop_us += max(0, shape.path_ns - REFERENCE_PATH_NS) / 1e3
+        depth = math.ceil(math.log2(domains))
+        crossed = steps(op, domains)
+        if algorithm == "ring" or algorithm == "p2p":
+            hops = depth if algorithm == "p2p" else crossed
+            latency = line.hop_us * ((steps(op, n) - crossed) if algorithm == "ring" else local - 1) + hop_us * hops
+        elif algorithm == "pat":
+            latency = hop_us * math.ceil(math.log2(n))
+        elif algorithm == "hierarchical":
+            latency = line.hop_us * 2 * (local - 1) + hop_us * crossed
+        else:
+            latency = hop_us * 2 * depth + (line.hop_us * 2 * (local - 1) if algorithm == "tree" else 0.0)
+        latency += line.base_us
+        outside = outside_bytes(op, algorithm, size_bytes, n, domains, local)
+        if algorithm == "hierarchical":
+            inside = (2 * (local - 1) + line.extra_chunks) * n / local
+        elif algorithm in ("ring", "p2p"):
+            inside = inside * (local - 1) / local
+        wire = inside * size_bytes / n / (line.gb_per_s * self.scale * 1e3) if local > 1 else 0.0
+        achieved = outside / inter["efficiency"][protocol]
+        us = latency + max(wire, achieved / shape.nic_bytes_per_s * 1e6 if shape.nic_bytes_per_s else 0.0)
+        return Choice(algorithm, protocol, latency, wire, achieved, us)
+
+    # ---- the data -------------------------------------------------------------------------------------------------
+
+    def _lines(self, op: str, version: int) -> dict[tuple[str, str], Line]:
+        return _lines(self.key, op, version >= 22900)
+
+    def _corrected(self, op: str, size_bytes: int, shape: Shape, wanted: Options, choice: Choice) -> Choice:
+        entry = _entry(self.key, op, wanted.version >= 22900)
+        last = _last_fitted(self.key, entry)
+        if size_bytes <= last:
+            factor = math.exp(_correction(self.key, entry, shape.ranks, size_bytes))
+        else:  # on with what the last two fitted sizes differ by
+            before, at = (self.choose(op, size, shape, wanted, launched=False).us for size in (last // 4, last))
+            factor = (at + (at - before) * (size_bytes - last) / (last - last // 4)) / choice.us
+        latency, inside = choice.latency_us * factor, choice.inside_us * factor
+        return choice._replace(latency_us=latency, inside_us=inside, us=latency + inside)
+
+    @staticmethod
+    def launch_us(ranks: int) -> float:
+        """What a launch adds; measured for 2 and 4 ranks, extrapolated to 8."""
+        first, per_doubling = _table()["launch"]["start_us"]
+        return float(first + per_doubling * (min(3.0, math.log2(ranks)) - 1))
+
+    def _launched(self, op: str, size_bytes: int, shape: Shape, choice: Choice) -> Choice:
+        launch = _table()["launch"]
+        latency = choice.latency_us + self.launch_us(shape.ranks)
+        residuals = launch["residuals"].get(self.key, {}).get(_LIKE.get(op, op), {}).get(shape.ranks)
+        factor = 1.0
+        if residuals and shape.domains == 1:
+            at = [launch["residuals_from"] + launch["residuals_step"] * i for i in range(len(residuals))]
+            factor = math.exp(_interpolate(math.log2(max(1, size_bytes)), at, residuals))
+        latency, inside = latency * factor, choice.inside_us * factor
+        us = latency + max(inside, choice.us - choice.latency_us if shape.domains > 1 else 0.0)
+        return choice._replace(latency_us=latency, inside_us=inside, us=us)
+
+
+def outside_bytes(op: str, algorithm: str, size_bytes: float, ranks: int, domains: int, local: int) -> float:
+    """What leaves the busiest domain."""
+    if algorithm in ("tree", "nvls_tree"):
+        return size_bytes * (1 if domains == 2 else 2)
+    if algorithm == "hierarchical":
+        return size_bytes * 2 * (domains - 1) / domains
+    if algorithm == "p2p":
+        return size_bytes * local * (ranks - local) / ranks if op == "all_to_all" else size_bytes
+    if op in ("broadcast", "reduce"):
+        return size_bytes
+    return size_bytes * steps(op, ranks) / ranks
+
+
+_LIKE = {"gather": "all_gather", "scatter": "all_gather", "reduce": "broadcast", "recv": "send"}
+
+
+def _entry(key: str, op: str, since_2_29: bool) -> str:
+    op = _LIKE.get(op, op)
+    newer = f"{op}@2.29"
+    return newer if since_2_29 and newer in _table()["gpus"][key]["lines"] else op
+
+
+@cache
+def _lines(key: str, op: str, since_2_29: bool) -> dict[tuple[str, str], Line]:
+    entry = _table()["gpus"][key]["lines"][_entry(key, op, since_2_29)]
+    return {
+        (algorithm, protocol): Line(*numbers)
+        for algorithm, protocols in entry.items()
+        for protocol, numbers in protocols.items()
+    }
+
+
+@cache
+def _last_fitted(key: str, entry: str) -> int:
+    """The largest size, in bytes, that the corrections of an operation know."""
+    rows = _table()["gpus"][key]["corrections"].get(entry)
+    count = len(next(iter(rows.values()))) if rows else 1
+    return 1 << (_table()["corrections_from"] + _table()["corrections_step"] * (count - 1)) if rows else 1 << 62
+
+
+@cache
+def _correction(key: str, entry: str, ranks: int, size_bytes: int) -> float:
+    """The logarithm of measured / formula: interpolated in the logarithms of bytes and ranks."""
+    table: dict[int, list[float]] = _table()["gpus"][key]["corrections"].get(entry, {})
+    known = sorted(table)
+    if not known:
+        return 0.0
+    at = math.log2(max(1, size_bytes))
+    first, step = _table()["corrections_from"], _table()["corrections_step"]
+    values = [_interpolate(at, [first + step * i for i in range(len(table[n]))], table[n]) for n in known]
+    return _interpolate(math.log2(ranks), [math.log2(n) for n in known], values)
+
+
+def _interpolate(x: float, xs: list[float], ys: list[float]) -> float:
+    """Piecewise linear, constant beyond the ends."""
+    right = bisect.bisect_left(xs, x)
+    if right == 0:
+        return ys[0]
+    if right == len(xs):
+        return ys[-1]
+    left = right - 1
+    return ys[left] + (ys[right] - ys[left]) * (x - xs[left]) / (xs[right] - xs[left])
