@@ -6,6 +6,7 @@ import os
 import textwrap
 
 import pytest
+
 from e2e.kubernetes.conftest import RELEASE, SYSTEM_NAMESPACE, Namespace, Operator, example_image, simulated_cluster
 from e2e.kubernetes.kubectl import RefusedError, wait_for
 

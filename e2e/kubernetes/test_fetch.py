@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from e2e.kubernetes.conftest import Namespace, simulated_cluster
 
 

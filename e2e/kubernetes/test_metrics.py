@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from e2e.cluster import binaries
 from e2e.cluster.layout import REPOSITORY
 from e2e.kubernetes.conftest import Namespace
-
 from e2e.observe.prometheus import BOARDS, filled, get, panel_queries, serve
 
 EXAMPLE = REPOSITORY / "examples" / "ddp-2x2.yaml"

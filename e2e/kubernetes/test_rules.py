@@ -9,9 +9,10 @@ import json
 from typing import Any
 
 import pytest
+from rule_cases import CASES, CHANGES, RESERVED, Case, make
+
 from e2e.kubernetes.conftest import Namespace
 from e2e.kubernetes.kubectl import RefusedError
-from rule_cases import CASES, CHANGES, RESERVED, Case, make
 
 
 def dry_run(namespace: Namespace, verb: str, document: dict[str, Any]) -> None:

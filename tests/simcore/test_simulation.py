@@ -15,7 +15,8 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
-from eidolon_simcore.simulation import RejectedError, Simulation
+from eidolon_simcore.server import RejectedError
+from eidolon_simcore.simulation import Simulation
 from eidolon_simcore.values import BULK_BYTES, Origin
 
 
