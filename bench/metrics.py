@@ -77,7 +77,8 @@ class Run:
             reduce = {"comm": 1, "count": 1 << 22, "dtype": 9, "bytes": 1 << 23, "root": 0, "peer": -1, "redop": 0}
             signatures = [*SIGNATURES, own, (1029, "collective", "all_reduce", reduce)]
             made = np.zeros(1, RECORD)
-            made["kind"], made["flags"], made["sig"], made["call"] = Kind.COMM_INIT, FLAGS, 1028, 2
+            made["kind"], made["flags"] = Kind.COMM_INIT, FLAGS | RecordFlag.BLOCKING
+            made["sig"], made["call"] = 1028, 2
             made["device"] = rank % GPUS
             self._batch(rank, made, [pb.Signature(id=i, kind=k, name=n, attributes=a) for i, k, n, a in signatures])
         self.simulation.advance(0.0)

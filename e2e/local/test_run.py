@@ -136,6 +136,19 @@ def test_a_server_that_fails_ends_the_others(run: Run) -> None:
     assert time.monotonic() - started < 60
 
 
+def test_a_run_that_takes_too_long_is_ended(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "late.yaml"
+    file.write_text(
+        "{apiVersion: eidolon.dev/v1alpha1, kind: SimulatedCluster, metadata: {name: late},"
+        " spec: {timeLimit: 1s, workload: {command: [python, -c, 'import time; time.sleep(600)']}}}"
+    )
+    started = time.monotonic()
+    result = run(str(file))
+    assert result.code != 0, result.all_output
+    assert "the run took longer than 1 s (spec.timeLimit)" in result.err
+    assert time.monotonic() - started < 60
+
+
 def test_a_torch_without_cuda_is_said_in_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("")

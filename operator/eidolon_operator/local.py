@@ -42,6 +42,7 @@ READY_TIMEOUT_S: Final = 60.0  # for the core to listen, for an agent to be welc
 GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
 DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
 NOT_FOUND: Final = 127
+_FOR_EVER_S: Final = 10.0 * 365 * 86_400
 
 
 class RunError(Exception):
@@ -162,6 +163,7 @@ class _LocalRun:
         self._console = Console()
         self._interrupted: signal.Signals | None = None
         self._hurry = asyncio.Event()
+        self._late: str | None = None
         self._master_port = _free_port()
 
     async def run(self) -> Outcome:
@@ -292,10 +294,10 @@ class _LocalRun:
         if summary is None and failure is None:
             failure = self._lost("simulation core", self._core, self._out / "core.log")
         if summary is not None and summary["state"] != "Succeeded":
-            failure = summary.get("reason") or failure or "the simulation failed"
+            failure = self._late or summary.get("reason") or failure or "the simulation failed"
         elif failure is None and not ended:
             failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
-        if summary is not None and summary["ranks"] == 0 and not self._interrupted:
+        if summary is not None and summary["ranks"] == 0 and not self._interrupted and not self._late:
             environment = workload_environment(self._spec, 0, self._master_port, os.environ)
             failure = diagnosis.no_rank(self._command, environment)
         return self._outcome(code, summary, failure)
@@ -325,9 +327,13 @@ class _LocalRun:
         failure: str | None = None
         running = set(workloads)
         hurry = asyncio.create_task(self._hurry.wait())
+        limit_s = self._spec.time_limit_s
+        late = asyncio.create_task(asyncio.sleep(limit_s if limit_s is not None else _FOR_EVER_S))
         timeout: float | None = None
         while running:
             watched: set[asyncio.Task[Any]] = {*running, *services}
+            if failure is None:
+                watched.add(late)
             if not hurry.done():
                 watched.add(hurry)
             done, _ = await asyncio.wait(watched, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -337,6 +343,8 @@ class _LocalRun:
                 orderly = process.returncode == 0 and (task not in agents or _ended(agents[task]))
                 if not orderly and failure is None:
                     failure = self._lost(what, process, log)
+            if late.done() and failure is None:
+                failure = self._late = f"the run took longer than {limit_s:g} s (spec.timeLimit)"
             failed = failure is not None or any(t.done() and t.result() != 0 for t in workloads)
             if hurry.done() or (timeout is not None and not done):
                 for task in running:
@@ -346,6 +354,7 @@ class _LocalRun:
                 if not self._interrupted:
                     asyncio.get_running_loop().call_later(GRACE_S / 2, self._terminate)
         hurry.cancel()
+        late.cancel()
         return failure
 
     def _terminate(self) -> None:

@@ -57,6 +57,9 @@ def ring_bytes() -> int:
 def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1) -> Plan:
     """The plan of a spec. ``token`` is the shared secret of the run; by default a new one."""
     gpu = gpu_of(spec, source)
+    if any((group.gpu, group.gpu_memory_bytes) != (spec.gpu, spec.gpu_memory_bytes) for group in spec.server_groups):
+        message = "groups of servers with another GPU than spec.gpu are not simulated yet"
+        raise SpecError(source, [Problem("spec.serverGroups", message)])
     work, network = spec.workload, spec.network
     memory_bytes = spec.gpu_memory_bytes or gpu.memory_bytes
     context_bytes = spec.context_bytes if spec.context_bytes is not None else gpu.context_bytes
@@ -79,6 +82,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
             "samples_per_step": work.samples_per_step,
             "strict": spec.strict,
             "unknown_limit": spec.unknown_limit,
+            "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
             "network": {
                 "inter_bytes_per_s": network.inter_bytes_per_s or gpu.nic_bytes_per_s,
                 "inter_latency_ns": network.inter_latency_ns,
@@ -87,7 +91,6 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
             },
             "startup_timeout_s": spec.startup_timeout_s,
             "attempt": attempt,
-            "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
             "token": token if token is not None else secrets.token_hex(16),
         },
         "server": {

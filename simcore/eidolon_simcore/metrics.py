@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from eidolon_simcore.accounts import SPLIT, KindTotal, Ledger
 from eidolon_simcore.network import Port
@@ -173,10 +173,40 @@ class RunCollector(Collector):
 
 
 def page(snapshot: Snapshot) -> bytes:
-    """The exposition of a snapshot."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(RunCollector(lambda: snapshot))
-    return generate_latest(registry)
+    """The exposition of a snapshot: byte for byte what the library makes of :class:`RunCollector`, but several times as
+    fast, since labels are put together once a family and not once a sample."""
+    out: list[str] = []
+    for name, rows in _rows(snapshot):
+        kind, labels, text = FAMILIES[name]
+        shown = f"{name}_total" if kind == "counter" else name
+        out.append(f"# HELP {shown} {text}\n# TYPE {shown} {kind}\n")
+        order = sorted(("run", *labels))
+        run = _escaped(snapshot.run).replace("%", "%%")
+        pairs = ",".join(f'{label}="{run}"' if label == "run" else f'{label}="%s"' for label in order)
+        line = f"{shown}{{{pairs}}} "
+        places = [labels.index(label) for label in order if label != "run"]
+        free = not set(labels) <= _NUMBERED
+        for values, value in rows:
+            chosen = [_escaped(values[place]) for place in places] if free else [values[place] for place in places]
+            out.append(f"{line % tuple(chosen)}{floatToGoString(value)}\n")
+    return "".join(out).encode() + generate_latest(_Steps(snapshot))
+
+
+class _Steps(Collector):
+    """The histogram alone."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        yield _histogram(self._snapshot)
+
+
+_NUMBERED = frozenset({"server", "rank", "device", "activity"})  #: labels whose values need no escaping
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _family(name: str, run: str, rows: _Rows) -> Metric:

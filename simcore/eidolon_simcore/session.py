@@ -10,7 +10,7 @@ What arrives is checked before it is used: a batch that is not as ``simulation.p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.collectives import Collectives
-from eidolon_simcore.costs import SOURCES, CostModel, Signature
+from eidolon_simcore.costs import SOURCES, CostModel
+from eidolon_simcore.coverage import Spent
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.naming import display
@@ -38,12 +39,14 @@ from eidolon_simcore.records import (
     Kind,
     RecordFlag,
 )
+from eidolon_simcore.signature import Signature
 from eidolon_simcore.sinks import NO_DEVICE, Sinks
 from eidolon_simcore.steps import Steps
 from eidolon_simcore.values import Reads
 from eidolon_simcore.work import WORK_FIELDS, Work, per_byte, per_launch
 
 MAX_SIGNATURES = 100_000  #: of a rank
+COUNTED_AT_ONCE = 1 << 16  #: operations of a rank whose work is put aside before it is added up
 CALL_IDS = 1_024  #: signatures of API calls have ids below this
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
 _COMM_LANES = 0xFFFF_0000  #: lanes on which communicators are made, on a device of their own
@@ -141,10 +144,16 @@ class Session:
         self._per_byte = np.zeros(CALL_IDS, np.float64)
         self._label = np.zeros(CALL_IDS, np.uint32)
         self._source = np.zeros(CALL_IDS, np.uint8)
+        self._class = np.zeros(CALL_IDS, np.uint16)
+        self._error = np.zeros(CALL_IDS, np.float32)
+        self._spent_ns = np.zeros(CALL_IDS, np.int64)  # device time so far, by signature
+        self._count = np.zeros(CALL_IDS, np.int64)
         self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
         self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
         self._moves = np.zeros(CALL_IDS, bool)  # signatures in it
-        self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark
+        self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark, but for what follows
+        self._worked: list[tuple[NDArray[Any], NDArray[Any]]] = []  # signatures, values
+        self._uncounted = 0  # operations in it
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
@@ -189,6 +198,8 @@ class Session:
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
+            self._class[number] = cost.work_class
+            self._error[number] = cost.error
             self._work[number] = _columns(per_launch(signature, self._world.gpu))
             moved = _columns(per_byte(signature))
             if any(moved):
@@ -199,11 +210,20 @@ class Session:
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known"):
+        columns = ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known")
+        for name in (*columns, "_class", "_error", "_spent_ns", "_count"):
             old = getattr(self, name)
             new = np.zeros((size, *old.shape[1:]), old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
+
+    def spent(self) -> Iterator[Spent]:
+        """The device time of each signature that was used."""
+        for number in np.flatnonzero(self._count).tolist():
+            signature = self._signatures[number]
+            operator = self._signatures.get(signature.get("op"))
+            source, error = SOURCES[self._source[number]], float(self._error[number])
+            yield Spent(signature, operator, int(self._count[number]), int(self._spent_ns[number]), source, error)
 
     # ---- records --------------------------------------------------------------------------------------------------
 
@@ -276,15 +296,19 @@ class Session:
         work = WORKS[kinds]
         if work.any():
             signature = signatures[work]
-            extra = np.rint(self._per_byte[signature] * records["value"][work].astype(np.float64))
+            value = records["value"][work]
+            extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
             duration = self._base[signature] + extra.astype(np.int64)
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
+            out["work_class"][work] = self._class[signature]
+            np.add.at(self._spent_ns, signature, duration)
+            np.add.at(self._count, signature, 1)
             by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)
             if not (kinds == _K_MARK).any():  # else _note divides it
-                self._count_work(signature, records["value"][work])
+                self._count_work(signature, value)
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -362,6 +386,7 @@ class Session:
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
                     self._count_between(records[worked:i])
+                    self._add_up()
                     worked = i
                     self._world.sinks.mark(self.rank, seq, Work(*self._working.tolist()))
                     self._working[:] = 0
@@ -388,12 +413,24 @@ class Session:
         self._count_work(works["sig"], works["value"])
 
     def _count_work(self, signatures: NDArray[Any], values: NDArray[Any]) -> None:
-        """Adds operations with these signatures, and bytes where they name them, to the work since the last mark."""
-        if not self._world.sinks:
+        """Operations with these signatures belong to the work since the last mark, and so do bytes that they name."""
+        if self._world.sinks:
+            self._worked.append((signatures, values))
+            self._uncounted += len(signatures)
+            if self._uncounted >= COUNTED_AT_ONCE:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        """Counts what was put aside; all at once, since a batch is too short to be worth the calls."""
+        worked, self._worked, self._uncounted = self._worked, [], 0
+        if not worked:
             return
-        self._working += self._work[signatures].sum(axis=0)
-        if self._moved:
-            for i in np.flatnonzero(self._moves[signatures]).tolist():
+        signatures = np.concatenate([each for each, _ in worked])
+        self._working += np.bincount(signatures, minlength=len(self._work)) @ self._work
+        moves = np.flatnonzero(self._moves[signatures]).tolist() if self._moved else []
+        if moves:
+            values = np.concatenate([each for _, each in worked])
+            for i in moves:
                 self._working += self._moved[int(signatures[i])] * float(values[i])
 
     def _site(self, signature: Signature) -> str:

@@ -25,10 +25,12 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
+from eidolon_simcore.coverage import coverage
 from eidolon_simcore.engine.interface import Blocked, NetworkEngine
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
+from eidolon_simcore.rates import beside_collectives
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.server import RejectedError, Send, Server
 from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
@@ -76,6 +78,7 @@ class Simulation:
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         costs = CostModel(plan.gpu)
+        self._rates = engine.rates(beside_collectives())
         measured = plan.host_cost == "measured"
         parts = (engine, costs, self._collectives, self._memory, self._steps, self._labels, self._tally)
         self._world = World(*parts, measured, plan.gpu, self._sinks)
@@ -216,6 +219,7 @@ class Simulation:
     def _add_rank(self, rank: int) -> None:
         self._known_ranks.add(rank)
         self._engine.add_rank(rank)
+        self._engine.set_rates(rank, self._rates)
 
     def _batch(self, server: Server, batch: pb.EventBatch, now: float) -> None:
         session = self._session(server, batch.session)
@@ -560,6 +564,8 @@ class Simulation:
             "capacity_bytes": self.plan.gpu_memory_bytes,
             **self.accounts.summary(),
         }
+        spent = (one for rank in sorted(self._sessions) for one in self._sessions[rank].spent())
+        end["coverage"] = coverage(spent)
         self._sinks.close()
         self._report.finish(end, self._memory, self._tally, self._host_waits())
 

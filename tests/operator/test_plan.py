@@ -49,6 +49,7 @@ def test_the_whole_plan() -> None:
             "strict": True,
             "unknown_limit": 0.1,
             "recording": None,
+            "attempt": 1,
             "network": {
                 "inter_bytes_per_s": 25 * 10**9,
                 "inter_latency_ns": 2000,
@@ -124,6 +125,14 @@ def test_an_unknown_gpu_is_named_with_what_is_allowed() -> None:
         "a.yaml: spec.gpu.model: 'h100-smx' is not in the GPU catalogue; did you mean h100-sxm? allowed: "
         + ", ".join(catalogue.names())
     )
+
+
+def test_groups_with_another_gpu_are_refused_and_equal_ones_are_fine() -> None:
+    planning.build(make(servers=2, serverGroups=[{"name": "all", "servers": 2}]), source="test")
+    with pytest.raises(SpecError, match=r"spec.serverGroups: groups of servers with another GPU than spec.gpu are not"):
+        planning.build(
+            make(servers=2, serverGroups=[{"name": "old", "servers": 2, "gpu": {"model": "a100-sxm"}}]), source="test"
+        )
 
 
 def test_memory_must_hold_a_context() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
 import signal
 import sys
+from typing import Any
 
 import kopf
 
@@ -44,7 +46,7 @@ async def operate(settings: Settings, stop: asyncio.Event) -> bool:
         async with asyncio.TaskGroup() as group:
             group.create_task(workers.run())
             group.create_task(resync.run())
-            group.create_task(_kopf(settings, workers, pods))
+            group.create_task(_kopf(settings, workers, pods, stop))
 
     working = asyncio.create_task(watch_and_work())
     stopped = asyncio.create_task(stop.wait())
@@ -61,11 +63,13 @@ async def operate(settings: Settings, stop: asyncio.Event) -> bool:
     return orderly
 
 
-async def _kopf(settings: Settings, workers: Workers, pods: Pods) -> None:
+async def _kopf(settings: Settings, workers: Workers, pods: Pods, stop: asyncio.Event) -> None:
+    # kopf would name itself after the user, who need not have a name in a container.
+    identity: Any = platform.node()
     await kopf.operator(
-        registry=handlers.registry(workers, pods, settings=settings), **handlers.settings_of_kopf(settings)
+        registry=handlers.registry(workers, pods), identity=identity, **handlers.settings_of_kopf(settings)
     )
-    raise RuntimeError("kopf ended by itself")
+    stop.set()  # kopf takes signals for itself; where it cannot go on it raises
 
 
 async def _main(settings: Settings) -> int:

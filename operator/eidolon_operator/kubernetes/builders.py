@@ -145,13 +145,15 @@ def build_core_pod(attempt: Attempt) -> Manifest:
             *("--tls", "/etc/eidolon/tls"),
             "--linger",
         ],
+        # The page of DCGM-shaped metrics names pods as dcgm-exporter does.
+        "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
         "ports": [
             {"name": "ingest", "containerPort": INGEST_PORT, "protocol": "TCP"},
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
             {"name": "dcgm", "containerPort": DCGM_PORT, "protocol": "TCP"},
         ],
         "resources": _resources(runtime["coreResources"]),
-        "startupProbe": {"httpGet": probe, "periodSeconds": 1, "failureThreshold": 120},
+        "startupProbe": {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 120},
         "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
         "livenessProbe": {"httpGet": probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
         "securityContext": _container_security(),

@@ -126,7 +126,7 @@ class Api:
             )
             data = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
+            raise ApiError(0, f"{method} {path}: {str(error) or type(error).__name__}") from error
         if response.status >= 400:
             raise _error(response.status, data)
         found: dict[str, Any] = json.loads(data)
@@ -152,7 +152,7 @@ class Cores:
                     return CoreReading(time.time(), None, f"{url} answers {response.status}")
                 return CoreReading(time.time(), document)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return CoreReading(time.time(), None, f"{url}: {error or type(error).__name__}")
+            return CoreReading(time.time(), None, f"{url}: {str(error) or type(error).__name__}")
 
     async def close(self) -> None:
         if self._session is not None:

@@ -102,6 +102,11 @@ def _finish(draft: Draft, phase: Phase, reason: str, message: str) -> None:
     draft.condition(Kind.SUSPENDED, False, Reason.NOT_SUSPENDED)
 
 
+def _begun(core: Mapping[str, Any]) -> bool:
+    """Whether the workload was let go: all servers had said hello."""
+    return core["state"] != "Waiting" and not (core["state"] == "Failed" and core.get("servers", {}).get("missing"))
+
+
 class _Step:
     """One decision in the making."""
 
@@ -134,15 +139,16 @@ class _Step:
         """The run is over: its status stands, but for what the world still does to it."""
         ended = seconds(self.old.get("completionTime")) or self.now
         age = self.now - ended
+        status = {**self.old, "observedGeneration": self.draft.get("observedGeneration")}
         if age >= self.spec.ttl_s:
-            return Decision(dict(self.old), delete_object=True)
+            return Decision(status, delete_object=True)
         waits = [self.spec.ttl_s - age]
         active = [pod for pod in self._servers() if not pod.finished and not pod.terminating]
         if active and age < CLEAN_UP_S:
             waits.append(CLEAN_UP_S - age)
         elif active:
             self.delete += active
-        return Decision(dict(self.old), delete=tuple(self.delete), again_s=min(waits))
+        return Decision(status, delete=tuple(self.delete), again_s=min(waits))
 
     def suspend(self) -> Decision:
         draft = self.draft
@@ -174,7 +180,7 @@ class _Step:
         core = self._answer()
         if core is not None:
             figures(draft, core)
-            if core["state"] != "Waiting" and not draft.get("runningTime"):
+            if _begun(core) and not draft.get("runningTime"):
                 draft["runningTime"] = timestamp(self.now)
         running = draft.get("runningTime") is not None
         self._conditions(core, running)
@@ -197,7 +203,10 @@ class _Step:
 
     def _core_failed(self, core: Mapping[str, Any], running: bool) -> Decision:
         reason, message = core.get("reason") or Reason.UNKNOWN, core.get("message", "")
-        if reason in _LOST and running:
+        if reason in _LOST and not running:
+            # Nothing has begun: all is made again, in the time that startupTimeout gives.
+            return self._late() or self._give_up_attempt(message, since=self.draft.get("startTime"))
+        if reason in _LOST:
             lost = self._missing(core)
             if lost or reason == Reason.SERVER_LOST:
                 return self._server_lost(lost, message)
@@ -240,8 +249,12 @@ class _Step:
         if restarts > self.spec.backoff_limit:
             limit = f"backoffLimit is {self.spec.backoff_limit}"
             return self._end(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, f"{message}; {limit}")
-        self.draft.begin_attempt(self.attempt + 1, self.runtime)
         self.draft["restarts"] = restarts
+        return self._give_up_attempt(message)
+
+    def _give_up_attempt(self, message: str, *, since: str | None = None) -> Decision:
+        """The next attempt begins once all pods of this one are gone."""
+        self.draft.begin_attempt(self.attempt + 1, self.runtime, since=since)
         self.draft["phase"] = str(Phase.PENDING)
         told = f"attempt {self.attempt} is given up: {message}"
         self.draft.condition(Kind.CORE_READY, False, Reason.RESTARTING, told)

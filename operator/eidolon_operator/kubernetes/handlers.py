@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import kopf
@@ -30,12 +30,14 @@ STALE_RESYNCS: Final = 3
 TOKEN_AGE: Final = dt.timedelta(minutes=5)
 
 
-def registry(workers: Workers, pods: Pods, *, settings: Settings) -> kopf.OperatorRegistry:
-    """The handlers, over a queue and what is known of pods."""
+def registry(
+    workers: Workers, pods: Pods, *, connect: Callable[[], Awaitable[kopf.ConnectionInfo]] | None = None
+) -> kopf.OperatorRegistry:
+    """The handlers, over a queue and what is known of pods. ``connect``: by default :func:`connection`."""
     found = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=found)
-    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.peering.standalone = True
         settings.scanning.disabled = True  # nothing needs the right to list namespaces or definitions
         settings.posting.enabled = False
@@ -46,14 +48,14 @@ def registry(workers: Workers, pods: Pods, *, settings: Settings) -> kopf.Operat
 
     @kopf.on.login(registry=found)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await connection()
+        return await (connect or connection)()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
-    def on_object(body: kopf.Body, **_: Any) -> None:
+    async def on_object(body: kopf.Body, **_: Any) -> None:
         workers.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
 
     @kopf.on.event("", "v1", "pods", labels={LABEL_OBJECT: kopf.PRESENT}, registry=found)
-    def on_pod(event: Mapping[str, Any], **_: Any) -> None:
+    async def on_pod(event: Mapping[str, Any], **_: Any) -> None:
         pod = event["object"]
         key = key_of(pod)
         if key is None:
@@ -123,7 +125,7 @@ class Resync:
                 await self.once()
                 pause = self._settings.resync_s
             except Exception as error:
-                _log.warning("resync: %s", error or type(error).__name__)
+                _log.warning("resync: %s", str(error) or type(error).__name__)
                 pause = 5.0
             await asyncio.sleep(pause)
 

@@ -18,7 +18,7 @@ from eidolon_operator.kubernetes.world import ApiError, Key
 
 _log = logging.getLogger(__name__)
 
-BACKOFF_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+BACKOFF_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 #: A key is worked on at most so often, so that a thousand pods that become ready are not a thousand reconciles.
 SPACING_S: Final = 0.5
 
@@ -76,11 +76,6 @@ class Schedule:
         self._end(key, now, now + delay)
         return delay
 
-    def forget(self, key: Key) -> None:
-        """The object is gone."""
-        self._ended.pop(key, None)
-        self._failures.pop(key, None)
-
     def oldest(self, now: float) -> float:
         """For how many seconds something has been worked on, or overdue, at most."""
         due = self.next_due()
@@ -93,6 +88,8 @@ class Schedule:
     def _end(self, key: Key, now: float, again: float | None) -> None:
         del self._started[key]
         self._ended[key] = now
+        if len(self._ended) > 2 * len(self._due) + 1024:  # of objects that are long gone
+            self._ended = {other: end for other, end in self._ended.items() if end > now - self._spacing_s}
         asked = self._again.pop(key, None)
         times = [time for time in (again, asked) if time is not None]
         if times:

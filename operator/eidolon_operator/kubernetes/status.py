@@ -108,13 +108,13 @@ class Draft:
     def get(self, name: str, default: Any = None) -> Any:
         return self._fields.get(name, default)
 
-    def begin_attempt(self, number: int, runtime: Mapping[str, Any]) -> None:
-        """Nothing of the attempt before holds for this one, but that it was."""
+    def begin_attempt(self, number: int, runtime: Mapping[str, Any], *, since: str | None = None) -> None:
+        """Nothing of the attempt before holds for this one, but that it was. ``since``: when it began, if not now."""
         for name in _OF_AN_ATTEMPT:
             self._fields.pop(name, None)
         self["attempt"] = number
         self["runtime"] = dict(runtime)
-        self["startTime"] = timestamp(self.now)
+        self["startTime"] = since or timestamp(self.now)
 
     def condition(self, kind: Kind, holds: bool | None, reason: str, message: str = "") -> None:
         """Sets a condition. The time of its last transition moves only when it really turns."""

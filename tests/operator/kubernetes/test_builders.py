@@ -204,13 +204,19 @@ def test_the_pod_of_the_core() -> None:
                         *("--tls", "/etc/eidolon/tls"),
                         "--linger",
                     ],
+                    "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
                     "ports": [
                         {"name": "ingest", "containerPort": 50051, "protocol": "TCP"},
                         {"name": "http", "containerPort": 8080, "protocol": "TCP"},
                         {"name": "dcgm", "containerPort": 9400, "protocol": "TCP"},
                     ],
                     "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
-                    "startupProbe": {"httpGet": probe, "periodSeconds": 1, "failureThreshold": 120},
+                    "startupProbe": {
+                        "httpGet": probe,
+                        "periodSeconds": 1,
+                        "timeoutSeconds": 5,
+                        "failureThreshold": 120,
+                    },
                     "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
                     "livenessProbe": {
                         "httpGet": probe,

@@ -116,7 +116,8 @@ def test_what_is_over_stays_until_its_time_is_up(lab: Lab) -> None:
     assert lab.look(after_s=100) == 500
     lab.patch(ttlSecondsAfterFinished=300)
     assert lab.look() == 200
-    assert lab.api.writes() == []
+    assert lab.status["observedGeneration"] == 2
+    assert lab.api.writes() == ["apply /apis/eidolon.dev/v1alpha1/namespaces/lab/simulatedclusters/demo/status"]
     assert lab.pod_names() == PODS
     assert lab.look(after_s=200) is None
     assert lab.api.writes() == ["delete /apis/eidolon.dev/v1alpha1/namespaces/lab/simulatedclusters/demo"]
@@ -179,6 +180,25 @@ def test_a_pod_lost_before_the_start_is_made_again(lab: Lab) -> None:
     lab.look(after_s=1)
     assert lab.pod_names() == PODS
     assert lab.status["attempt"] == 1
+
+
+def test_a_core_that_gave_up_on_a_lost_server_before_the_start_is_made_again_with_all(lab: Lab) -> None:
+    lab.apply(startupTimeout="60s")
+    lab.look()
+    lab.run_pod(*PODS)
+    servers = {"expected": 2, "said_hello": [0], "missing": [1], "ended": {"0": 143}}
+    lab.core_says("Failed", reason="ServerLost", message="server 0 was taken down", servers=servers)
+    lab.look(after_s=5)
+    assert lab.status["phase"] == "Pending"
+    assert lab.status["attempt"] == 2
+    assert "restarts" not in lab.status, "the run had not begun"
+    lab.remove_terminating()
+    lab.look(after_s=1)
+    assert lab.pod_names() == PODS
+    lab.run_pod(*PODS)
+    lab.core_says("Failed", reason="ServerLost", message="server 0 was taken down", servers=servers)
+    lab.look(after_s=90)
+    assert lab.condition("Failed")[:2] == ("True", "ServersNotReady"), "not for ever"
 
 
 def test_a_pod_lost_after_the_start_ends_the_run(lab: Lab) -> None:

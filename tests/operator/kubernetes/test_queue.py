@@ -52,7 +52,7 @@ def test_what_fails_comes_back_later_and_later_and_no_event_hurries_it() -> None
         schedule.add(A, now)
         delays.append(schedule.failed(A, now))
         now = schedule.next_due() or now
-    assert delays == [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+    assert delays == [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 30.0, 30.0, 30.0]
     assert schedule.take(now) == A
     schedule.succeeded(A, now, again=None)
     schedule.add(A, now + 10)
