@@ -120,7 +120,8 @@ def _scaled(lines: Lines, slower: float, faster: float) -> Lines:
 def of_gpu(gpu: str, forced: Sequence[Point], hopper: Mapping[str, Lines]) -> tuple[dict[str, Lines], Train]:
     """Lines of a GPU and what they were fitted to. Without forced protocols of its own, they are held near
     ``hopper``'s."""
-    points = [p for p in measured.tables(gpu) if not p.held_out and p.dtype == "half"]
+    moves = ("all_gather", "all_to_all")  # whatever the type
+    points = [p for p in measured.tables(gpu) if not p.held_out and (p.dtype == "half" or p.op in moves)]
     faster = catalogue.gpu(gpu).nvlink_bytes_per_s / 450e9
     lines: dict[str, Lines] = {}
     trained: Train = {}

@@ -3,7 +3,7 @@
 ========================== =========================================================================================
 tables                     NCCL of ``aiconfigurator-core`` (PyPI, Apache-2.0; extra `bench`): nccl-tests
                            on 2, 4, 8 A100, H100, H200, B200. **Split**: odd powers of two (512 B, 2 KiB, 8 KiB, ...)
-                           are fitted (half only), even ones (1 KiB, 4 KiB, ...; half and int8) are held out.
+                           are fitted (of reductions half only), even ones (1 KiB, 4 KiB, ...) are held out.
 graphs                     ``bench/truth/h100_collectives_graph.jsonl``: torch, CUDA graphs, 2 and 4 H100; all of it
                            (even powers of two) is fitted: the start of a launch, and what is left by size.
 host                       ``bench/truth/h100_x2_collectives.jsonl``: the same issued from the host.

@@ -176,6 +176,7 @@ def _start(layout: Layout, lock: IO[str]) -> None:
             pass_fds=descriptors,
             start_new_session=True,
         )
+    listener.close()
     process.returncode = 0  # it stays when we go
     layout.running.write_text(json.dumps({"pid": process.pid, "port": port, "cgroup": cgroup}))
 

@@ -36,6 +36,8 @@ class Cluster:
 
     kubectl: Kubectl
     layout: Layout | None
+    #: Whether the images were loaded now: what runs already has those of before.
+    new_images: bool = False
 
     def helm(self, *arguments: str, timeout_s: float = 300) -> str:
         """Runs helm.
@@ -99,19 +101,22 @@ def cluster() -> Cluster:
         return Cluster(Kubectl(binaries.program("kubectl"), Path(os.environ["KUBECONFIG"])), None)
     layout = Layout.default()
     lifecycle.up(layout)
-    _load_images(layout)
-    return Cluster(Kubectl(binaries.program("kubectl"), layout.kubeconfig), layout)
+    loaded = _load_images(layout)
+    return Cluster(Kubectl(binaries.program("kubectl"), layout.kubeconfig), layout, new_images=loaded)
 
 
-def _load_images(layout: Layout) -> None:
+def _load_images(layout: Layout) -> bool:
     archives = sorted((REPOSITORY / "build" / "images").glob("eidolon-*.tar"))
     assert archives, "no images: run `make images`"
+    loaded = False
     for archive in archives:
         seen = layout.var / f"{archive.name}.loaded"
         stamp = f"{archive.stat().st_ino} {archive.stat().st_mtime_ns}"
         if not seen.exists() or seen.read_text() != stamp:
             lifecycle.load(layout, archive)
             seen.write_text(stamp)
+            loaded = True
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,10 @@ def operator(cluster: Cluster) -> Operator:
     namespace["metadata"]["labels"] = RESTRICTED  # type: ignore[index]
     cluster.kubectl.apply(namespace)
     installed.install()
+    if cluster.new_images:
+        where = f"--namespace={SYSTEM_NAMESPACE}"
+        cluster.kubectl("rollout", "restart", "deployment", where)
+        cluster.kubectl("rollout", "status", "deployment", where, "--timeout=120s")
     return installed
 
 

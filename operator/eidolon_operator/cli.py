@@ -48,6 +48,8 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["profile"]:  # a program of its own, that runs without the rest of Eidolon too
+        return _profile(words[1:])
     command: list[str] | None = None
     if "--" in words:
         cut = words.index("--")
@@ -57,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.verb:
             case "run":
                 return _run(options, command)
+            case "explain":
+                return _explain(options.run)
             case "validate":
                 return _validate(options.file, cluster=not options.local)
             case "fetch":
@@ -118,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     validate.add_argument("file", type=Path, metavar="FILE")
+    explain = verbs.add_parser("explain", help="where a run's times come from", allow_abbrev=False)
+    explain.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or its summary.json")
+    verbs.add_parser("profile", help="measure a real GPU for the cost tables (needs PyTorch)", add_help=False)
     validate.add_argument(
         "--local", action="store_true", help="check for `eidolon run`, which does without what only a cluster needs"
     )
@@ -190,6 +197,27 @@ def _validate(file: Path, *, cluster: bool) -> int:
     spec = specs.load(file, cluster=cluster)
     planning.build(spec, source=str(file))
     print(f"{file}: valid: {_title(spec)}, {spec.world} ranks")
+    return 0
+
+
+def _explain(run: Path) -> int:
+    from eidolon_operator import explain
+
+    try:
+        print(explain.render(explain.load(run)), end="")
+    except explain.ExplainError as error:
+        _complain(f"explain: {error}")
+        return EXIT_USAGE
+    return 0
+
+
+def _profile(words: list[str]) -> int:
+    try:
+        from eidolon_simcore.profile.__main__ import main as profile
+    except ImportError as error:
+        _complain(f"profile: needs PyTorch with CUDA: {error}")
+        return EXIT_USAGE
+    profile(words)
     return 0
 
 

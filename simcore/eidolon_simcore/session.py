@@ -10,7 +10,7 @@ What arrives is checked before it is used: a batch that is not as ``simulation.p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.collectives import Collectives
-from eidolon_simcore.costs import SOURCES, CostModel, Signature
+from eidolon_simcore.costs import SOURCES, CostModel
+from eidolon_simcore.coverage import Spent
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.naming import display
@@ -38,6 +39,7 @@ from eidolon_simcore.records import (
     Kind,
     RecordFlag,
 )
+from eidolon_simcore.signature import Signature
 from eidolon_simcore.sinks import NO_DEVICE, Sinks
 from eidolon_simcore.steps import Steps
 from eidolon_simcore.values import Reads
@@ -142,6 +144,10 @@ class Session:
         self._per_byte = np.zeros(CALL_IDS, np.float64)
         self._label = np.zeros(CALL_IDS, np.uint32)
         self._source = np.zeros(CALL_IDS, np.uint8)
+        self._class = np.zeros(CALL_IDS, np.uint16)
+        self._error = np.zeros(CALL_IDS, np.float32)
+        self._spent_ns = np.zeros(CALL_IDS, np.int64)  # device time so far, by signature
+        self._count = np.zeros(CALL_IDS, np.int64)
         self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
         self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
         self._moves = np.zeros(CALL_IDS, bool)  # signatures in it
@@ -192,6 +198,8 @@ class Session:
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
+            self._class[number] = cost.work_class
+            self._error[number] = cost.error
             self._work[number] = _columns(per_launch(signature, self._world.gpu))
             moved = _columns(per_byte(signature))
             if any(moved):
@@ -202,11 +210,20 @@ class Session:
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known"):
+        columns = ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known")
+        for name in (*columns, "_class", "_error", "_spent_ns", "_count"):
             old = getattr(self, name)
             new = np.zeros((size, *old.shape[1:]), old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
+
+    def spent(self) -> Iterator[Spent]:
+        """The device time of each signature that was used."""
+        for number in np.flatnonzero(self._count).tolist():
+            signature = self._signatures[number]
+            operator = self._signatures.get(signature.get("op"))
+            source, error = SOURCES[self._source[number]], float(self._error[number])
+            yield Spent(signature, operator, int(self._count[number]), int(self._spent_ns[number]), source, error)
 
     # ---- records --------------------------------------------------------------------------------------------------
 
@@ -284,6 +301,9 @@ class Session:
             duration = self._base[signature] + extra.astype(np.int64)
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
+            out["work_class"][work] = self._class[signature]
+            np.add.at(self._spent_ns, signature, duration)
+            np.add.at(self._count, signature, 1)
             by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)

@@ -12,10 +12,12 @@ import pytest
 from fakes import AUTOGRAD, BLOCKING, FOREGROUND, IN_GRAPH, MORE, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.costs import LAUNCH_GAP_NS
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
-from eidolon_simcore.simulation import RejectedError, Simulation
+from eidolon_simcore.server import RejectedError
+from eidolon_simcore.simulation import Simulation
 from eidolon_simcore.values import BULK_BYTES, Origin
 
 
@@ -104,7 +106,7 @@ def test_folding_keeps_the_time_at_which_graph_nodes_and_background_work_are_iss
     rank.kernel(3_352_000, flags=FOREGROUND | IN_GRAPH)
     seq = rank.write(Kind.SYNC_STREAM, flags=FOREGROUND | BLOCKING)
     run.batch(rank)
-    one = 3_000 + round(1_000_000 / 0.6 / 1_000)  # floor and bytes of the library family
+    one = LAUNCH_GAP_NS + 3_000 + round(1_000_000 / 0.6 / 1_000)  # floor and bytes of the library family
     assert run.replies()[1, seq] == (100 + 10_000 + 2 * one, 0)
 
 
@@ -116,7 +118,7 @@ def test_copies_cost_by_their_bytes(run: Run) -> None:
         seq = rank.write(Kind.SYNC_STREAM, flags=FOREGROUND | BLOCKING, stream=5)
         run.batch(rank)
     first, second = run.replies()[1, seq - 2][0], run.replies()[1, seq][0]
-    assert first == 1_200
+    assert first == 1_200 + LAUNCH_GAP_NS
     assert second - first == pytest.approx(24_600, rel=0.1)
 
 

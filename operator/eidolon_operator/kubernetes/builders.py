@@ -153,7 +153,7 @@ def build_core_pod(attempt: Attempt) -> Manifest:
             {"name": "dcgm", "containerPort": DCGM_PORT, "protocol": "TCP"},
         ],
         "resources": _resources(runtime["coreResources"]),
-        "startupProbe": {"httpGet": probe, "periodSeconds": 1, "failureThreshold": 120},
+        "startupProbe": {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 120},
         "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
         "livenessProbe": {"httpGet": probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
         "securityContext": _container_security(),

@@ -211,7 +211,12 @@ def test_the_pod_of_the_core() -> None:
                         {"name": "dcgm", "containerPort": 9400, "protocol": "TCP"},
                     ],
                     "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
-                    "startupProbe": {"httpGet": probe, "periodSeconds": 1, "failureThreshold": 120},
+                    "startupProbe": {
+                        "httpGet": probe,
+                        "periodSeconds": 1,
+                        "timeoutSeconds": 5,
+                        "failureThreshold": 120,
+                    },
                     "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
                     "livenessProbe": {
                         "httpGet": probe,

@@ -1,0 +1,128 @@
+"""Makes the cost tables that come with the package from profiler traces and published measurements.
+
+    python -m bench.tables --traces TRACE.json.gz ... [--gemm gemm_perf.parquet]
+
+A trace's kernels become points by signature: the median of those that no collective ran beside. ``--gemm`` takes
+a GEMM table of aiconfigurator-core (Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16
+linear layers through PyTorch and cuBLAS on an H100; odd row counts beside even ones are left out."""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import gzip
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from eidolon_simcore import recorded
+from eidolon_simcore.signature import Signature
+
+TABLES = Path(__file__).parents[1] / "simcore" / "eidolon_simcore" / "data" / "tables"
+BESIDE = 0.05  #: share of a kernel's time with a collective beside it that makes it no clean measurement
+
+
+def collectives(path: Path) -> list[tuple[float, float]]:
+    """(begin, end) in nanoseconds of the collectives of a trace, in order."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return sorted(
+        (1e3 * float(e["ts"]), 1e3 * (float(e["ts"]) + float(e["dur"])))
+        for e in events
+        if e.get("ph") == "X" and e.get("cat") == "kernel" and "nccl" in e["name"]
+    )
+
+
+def overlap(spans: list[tuple[float, float]], begin: float, end: float) -> float:
+    """Share of [begin, end] with one of ``spans`` under way (they seldom overlap each other)."""
+    at = max(0, bisect.bisect_right(spans, (begin, 0.0)) - 4)
+    covered = 0.0
+    while at < len(spans) and spans[at][0] < end:
+        covered += max(0.0, min(end, spans[at][1]) - max(begin, spans[at][0]))
+        at += 1
+    return min(1.0, covered / max(1.0, end - begin))
+
+
+def points(traces: Iterable[Path]) -> dict[tuple[str, str, str, str], list[float]]:
+    """Clean durations by (kind, name, attributes, operator)."""
+    found: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    for path in traces:
+        busy = collectives(path)
+        for row in recorded.read(path):
+            if overlap(busy, row.begin_ns, row.end_ns) < BESIDE:
+                found[_key(row.signature, row.operator)].append(row.ns)
+    return found
+
+
+def _key(signature: Signature, operator: Signature | None) -> tuple[str, str, str, str]:
+    parent = ""
+    if operator is not None and signature.kind == "kernel":
+        parent = json.dumps({"name": operator.name, "attributes": dict(operator.attributes)})
+    return signature.kind, signature.name, json.dumps(dict(signature.attributes)), parent
+
+
+def _write(name: str, columns: dict[str, list[Any]], provenance: dict[str, str]) -> None:
+    TABLES.mkdir(parents=True, exist_ok=True)
+    types = {"ns": pa.float32(), "m": pa.int32(), "n": pa.int32(), "k": pa.int32()}
+    arrays = {key: pa.array(values, types.get(key)) for key, values in columns.items()}
+    table = pa.table(arrays).replace_schema_metadata({"eidolon.table": "1", **provenance})
+    parquet.write_table(table, TABLES / name, compression="zstd", compression_level=19)
+    print(f"{TABLES / name}: {table.num_rows} rows, {(TABLES / name).stat().st_size} bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=Path, nargs="*", default=[])
+    parser.add_argument("--gemm", type=Path)
+    parser.add_argument("--note", default="")
+    arguments = parser.parse_args()
+    if arguments.traces:
+        rows = sorted((key, statistics.median(ns), len(ns)) for key, ns in points(arguments.traces).items())
+        columns: dict[str, list[Any]] = {
+            key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "attributes", "operator"))
+        }
+        columns |= {"ns": [row[1] for row in rows], "count": [row[2] for row in rows]}
+        _write(
+            "kernels.parquet",
+            columns,
+            {
+                "gpu": "NVIDIA H100 80GB HBM3 (SXM, 700 W)",
+                "source": "PyTorch profiler traces of training steps: " + ", ".join(p.name for p in arguments.traces),
+                "torch": "2.11.0+cu130",
+                "driver": "580.159.04",
+                "date": "2026-11-27",
+                "clock": "as each step ran, under its power limit; not recorded",
+                "note": arguments.note,
+            },
+        )
+    if arguments.gemm:
+        table = parquet.read_table(arguments.gemm).to_pydict()
+        keep = [
+            i
+            for i, (dtype, m, n, k) in enumerate(
+                zip(table["gemm_dtype"], table["m"], table["n"], table["k"], strict=True)
+            )
+            if dtype == "bfloat16" and m >= 16 and m not in (17, 4097) and (m % 16 == 0) and min(n, k) >= 64
+        ]
+        _write(
+            "gemm.parquet",
+            {
+                **{key: [table[key][i] for i in keep] for key in ("m", "n", "k")},
+                "ns": [1e6 * table["latency"][i] for i in keep],
+            },
+            {
+                "gpu": "NVIDIA H100 80GB HBM3 (SXM)",
+                "source": "aiconfigurator-core 0.12.0 (NVIDIA Corporation, Apache-2.0), h100_sxm/gemm/vllm/0.24.0:"
+                " torch.nn.functional.linear, bfloat16; rows selected, milliseconds turned into nanoseconds",
+                "clock": "not recorded",
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""`eidolon explain RUN`: where a run's device time comes from, and how much of it to believe.
+
+Pure functions from ``summary.json`` to text, but for :func:`load`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eidolon_operator.units import format_ns
+
+COSTLIEST = 10
+#: Sources that a measurement of the user's own would improve.
+WEAK = ("roofline", "unknown")
+
+
+class ExplainError(Exception):
+    """The folder holds no summary that can be explained; the message says what is wrong."""
+
+
+def load(run: Path) -> Mapping[str, Any]:
+    """The summary of a run: its folder, or the file itself."""
+    path = run / "summary.json" if run.is_dir() else run
+    try:
+        summary: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ExplainError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ExplainError(f"{path}: no JSON: {error}") from error
+    if not isinstance(summary, dict) or "coverage" not in summary:
+        raise ExplainError(f"{path}: has no field 'coverage': not the summary of a run, or of an older version")
+    return summary
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """The costliest operations with source and expected error, then time by family and source."""
+    coverage = summary["coverage"]
+    lines = [
+        f"{summary['gpu']}: expected error of device time at most {coverage['expected_error']:.1%}",
+        "",
+        f"{'share':>6} {'time':>10} {'count':>8} {'each':>10} {'source':<12} {'error':>6}  operation",
+    ]
+    for entry in coverage["operations"][:COSTLIEST]:
+        each = entry["ns"] // max(1, entry["count"])
+        operator = f"  ({entry['operator']})" if entry["operator"] else ""
+        lines.append(
+            f"{entry['share']:>6.1%} {format_ns(entry['ns']):>10} {entry['count']:>8} {format_ns(each):>10}"
+            f" {entry['source']:<12} {entry['expected_error']:>6.1%}  {entry['name'][:90]}{operator}"
+        )
+    total = sum(sum(by.values()) for by in coverage["families"].values()) or 1
+    lines += ["", f"{'share':>6}  family, by source"]
+    for family, by_source in list(coverage["families"].items())[: 2 * COSTLIEST]:
+        ns = sum(by_source.values())
+        parts = ", ".join(f"{source} {part / ns:.0%}" for source, part in by_source.items() if ns)
+        lines.append(f"{ns / total:>6.1%}  {family}: {parts}")
+    weak = [entry for entry in coverage["operations"] if entry["source"] in WEAK]
+    if weak:
+        lines += [
+            "",
+            "Not measured, costliest first (`eidolon profile script YOUR_SCRIPT` on a real GPU measures them):",
+        ]
+        lines += [f"  {entry['share']:.2%} {entry['source']} {entry['name'][:100]}" for entry in weak[:COSTLIEST]]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,85 @@
+"""Where a run's device time comes from: by family and source, and its costliest operations with their expected errors.
+
+Goes into ``summary.json``; ``eidolon explain`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from eidolon_simcore.kernels import demangle
+from eidolon_simcore.roofline import kernel_key
+from eidolon_simcore.signature import Signature
+
+MAX_OPERATIONS = 50  #: in the summary
+MAX_NAME = 160
+_SIZES = {
+    "gemm": ("m", "n", "k", "batch", "ta", "tb"),
+    "conv": ("n", "c", "h", "w", "k", "r", "s"),
+    "attention": ("b", "h", "kvh", "sq", "skv", "d", "causal"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Device time of one signature in one rank; ``error`` is relative."""
+
+    signature: Signature
+    operator: Signature | None
+    count: int
+    ns: int
+    source: str
+    error: float
+
+
+def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
+    """``families``: nanoseconds by family and source. ``operations``: the costliest, with their expected errors.
+    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound."""
+    families: dict[str, dict[str, int]] = {}
+    operations: dict[tuple[str, str, str], dict[str, Any]] = {}
+    total = wrong = 0.0
+    for one in spent:
+        family, name = _names(one.signature)
+        by_source = families.setdefault(family, {})
+        by_source[one.source] = by_source.get(one.source, 0) + one.ns
+        operator = one.operator.name if one.operator is not None else ""
+        entry = operations.setdefault(
+            (family, name, operator),
+            {
+                "family": family,
+                "name": name,
+                "operator": operator,
+                "count": 0,
+                "ns": 0,
+                "source": one.source,
+                "expected_error": one.error,
+            },
+        )
+        if one.ns > entry["ns"]:  # signatures that share a name: the costliest speaks for them
+            entry["source"], entry["expected_error"] = one.source, one.error
+        entry["count"] += one.count
+        entry["ns"] += one.ns
+        total += one.ns
+        wrong += one.ns * one.error
+    costliest = sorted(operations.values(), key=lambda e: (-e["ns"], e["family"], e["name"], e["operator"]))
+    for entry in costliest:
+        entry["expected_error"] = round(entry["expected_error"], 4)
+        entry["share"] = round(entry["ns"] / total, 6) if total else 0.0
+    return {
+        "expected_error": round(wrong / total, 4) if total else 0.0,
+        "families": {
+            family: dict(sorted(by_source.items()))
+            for family, by_source in sorted(families.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        },
+        "operations": costliest[:MAX_OPERATIONS],
+    }
+
+
+def _names(signature: Signature) -> tuple[str, str]:
+    if signature.kind == "kernel":
+        name = kernel_key(demangle(signature.name))
+        return "kernel " + name.split("<", 1)[0].rsplit("::", 1)[-1], name[:MAX_NAME]
+    sizes = [f"{key}={signature.get(key)}" for key in _SIZES.get(signature.kind, ()) if key in signature.attributes]
+    family = f"{signature.kind} {signature.name}" if signature.kind in ("conv", "attention") else signature.kind
+    return family, " ".join([signature.name, *sizes])[:MAX_NAME]

@@ -1,0 +1,226 @@
+"""From a profiler trace of a real GPU to signatures with durations: what tables are made of.
+
+A row is what the shim would have sent for the same work: kernels by name, geometry and operator; a library call
+(GEMM, convolution, attention) as one signature, whose duration is the sum of the kernels that the library launched for
+it. Traces are those of PyTorch's profiler with shapes recorded, as ``eidolon profile script`` writes them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eidolon_simcore.signature import Signature
+
+#: c10::ScalarType's number, bytes, cudaDataType, cudnnDataType of a trace's type names
+_TYPES = {
+    "c10::BFloat16": (15, 2, 14, 9),
+    "c10::Half": (5, 2, 2, 2),
+    "float": (6, 4, 0, 0),
+    "double": (7, 8, 1, 1),
+    "long int": (4, 8, -1, -1),
+    "long": (4, 8, -1, -1),
+    "int": (3, 4, -1, -1),
+    "bool": (11, 1, -1, -1),
+    "unsigned char": (0, 1, -1, -1),
+    "signed char": (1, 1, -1, -1),
+    "c10::Float8_e4m3fn": (24, 1, 28, -1),
+}
+_GEMM_OPERATORS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+_GEMM_KERNEL = re.compile(r"nvjet|gemm|cutlass|splitK|cublas|gemv|^Memset", re.IGNORECASE)
+_CONVOLUTION_KERNEL = re.compile(r"xmma|cutlass|nvjet|cudnn|implicit|wgrad|dgrad|fprop|splitK|convol", re.IGNORECASE)
+_ATTENTION = {"aten::_cudnn_attention_forward": "forward", "aten::_cudnn_attention_backward": "backward"}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Work of one signature and what it took."""
+
+    signature: Signature
+    operator: Signature | None
+    ns: float
+    begin_ns: float
+    end_ns: float
+    stream: int
+
+
+def read(path: Path) -> Iterator[Recorded]:
+    """All device work of a trace but collectives and copies, in order of the operators that launched it."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    events = json.loads(text)["traceEvents"]
+    operators = {e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X"}
+    launched: dict[Any, list[dict[str, Any]]] = {}
+    for event in events:
+        wanted = event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memset")
+        if wanted and "nccl" not in event["name"]:
+            launched.setdefault(event["args"].get("External id"), []).append(event)
+    for number, kernels in launched.items():
+        yield from _of_operator(operators.get(number), sorted(kernels, key=lambda e: float(e["ts"])))
+
+
+def _of_operator(event: dict[str, Any] | None, kernels: list[dict[str, Any]]) -> Iterator[Recorded]:
+    operator = None if event is None else operator_signature(event)
+    library, rest = _library(event, kernels) if event is not None else ({}, kernels)
+    for signature, own in library.items():
+        yield _recorded(_SIGNATURES[signature](event), operator, own)
+    for kernel in rest:
+        if kernel["cat"] == "kernel":
+            yield _recorded(_kernel(kernel, event), operator, [kernel])
+
+
+def _recorded(signature: Signature, operator: Signature | None, kernels: list[dict[str, Any]]) -> Recorded:
+    begin = min(float(k["ts"]) for k in kernels) * 1e3
+    end = max(float(k["ts"]) + float(k["dur"]) for k in kernels) * 1e3
+    ns = sum(float(k["dur"]) for k in kernels) * 1e3
+    return Recorded(signature, operator, ns, begin, end, int(kernels[0]["args"].get("stream", 0)))
+
+
+def _library(
+    event: dict[str, Any], kernels: list[dict[str, Any]]
+) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Kernels by library call, and those that PyTorch launched itself."""
+    name = event["name"]
+    if name in _GEMM_OPERATORS:
+        return _divide(kernels, lambda k: "gemm" if _GEMM_KERNEL.search(k["name"]) else "")
+    if name in _ATTENTION:
+        return _divide(kernels, lambda k: _ATTENTION[name])
+    if name == "aten::cudnn_convolution":
+        return _divide(kernels, lambda k: "fprop")
+    if name == "aten::convolution_backward":
+        own = [k for k in kernels if _CONVOLUTION_KERNEL.search(k["name"])]
+        wanted = event["args"]["Concrete Inputs"][-1].strip("[]").split(",")
+        first = wanted[0].strip() == "True"
+        weight = next((i for i, k in enumerate(own) if "wgrad" in k["name"]), len(own) // 2 if first else 0)
+        data = {id(k) for k in own[:weight]} if first else set()
+        return _divide(kernels, lambda k: "" if k not in own else "dgrad" if id(k) in data else "wgrad")
+    return {}, kernels
+
+
+def _divide(kernels: list[dict[str, Any]], key: Any) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for kernel in kernels:
+        parts.setdefault(key(kernel), []).append(kernel)
+    rest = parts.pop("", [])
+    for name in [name for name, own in parts.items() if all(k["cat"] == "gpu_memset" for k in own)]:
+        rest += parts.pop(name)
+    return parts, rest
+
+
+def operator_signature(event: dict[str, Any]) -> Signature:
+    """The "op" signature that the torch plugin would have sent, as far as a trace tells."""
+    arguments = event["args"]
+    dims, types = arguments.get("Input Dims", []), arguments.get("Input type", [])
+    strides = arguments.get("Input Strides", [])
+    facts: dict[str, int] = {"bytes": 0, "written": 0}
+    position = tensors = 0
+    for i, (shape, kind) in enumerate(zip(dims, types, strict=False)):
+        if kind == "TensorList":
+            tensors += len(shape) or 1
+            facts["tensors_numel"] = facts.get("tensors_numel", 0) + sum(math.prod(s) for s in shape)
+            continue
+        if kind not in _TYPES or (i < len(strides) and not shape and strides[i]):
+            continue
+        number, size, _, _ = _TYPES[kind]
+        count = math.prod(shape)
+        facts["bytes"] += count * size
+        if position == 0 and event["name"].endswith("_"):
+            facts["written"] = count * size
+        if position < 6:
+            facts |= {f"in{position}_numel": count, f"in{position}_itemsize": size, f"in{position}_dtype": number}
+            facts[f"in{position}_dims"] = len(shape)
+            facts |= {f"in{position}_d{d}": n for d, n in enumerate(shape[:5])}
+            if i < len(strides):
+                facts[f"in{position}_layout"] = int(_contiguous(shape, strides[i]))
+        position += 1
+    if tensors:
+        facts["tensors"] = tensors
+    return Signature("op", event["name"], facts)
+
+
+def _contiguous(shape: list[int], strides: list[int]) -> bool:
+    expected = 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=False):
+        if n != 1 and stride != expected:
+            return False
+        expected *= n
+    return True
+
+
+def _kernel(kernel: dict[str, Any], event: dict[str, Any] | None) -> Signature:
+    args = kernel["args"]
+    facts = dict(zip(("gx", "gy", "gz", "bx", "by", "bz"), [*args["grid"], *args["block"]], strict=True))
+    facts["n"] = -1
+    if event is not None and "elementwise_kernel" in kernel["name"]:
+        shapes = [s for s in event["args"].get("Input Dims", []) if s and not isinstance(s[0], list)]
+        n = max((math.prod(s) for s in shapes), default=-1)
+        if len(shapes) > 1 and all(len(s) == len(shapes[0]) for s in shapes):
+            n = math.prod(max(sizes) for sizes in zip(*shapes, strict=True))
+        threads = math.prod(args["grid"]) * math.prod(args["block"])
+        if threads <= n <= 16 * threads:
+            facts["n"] = n
+    return Signature("kernel", kernel["name"], facts)
+
+
+def _gemm(event: dict[str, Any]) -> Signature:
+    """Row-major (m, k) x (k, n) is cuBLAS's column-major (n, k) x (k, m): operands change places."""
+    arguments = event["args"]
+    skip = int(event["name"] in ("aten::addmm", "aten::baddbmm"))
+    (a, b), (sa, sb) = (arguments[key][skip : skip + 2] for key in ("Input Dims", "Input Strides"))
+    kind = _TYPES[arguments["Input type"][skip]][2]
+    batch = a[0] if len(a) == 3 else 1
+    facts = {"m": b[-1], "n": a[-2], "k": a[-1], "batch": batch, "atype": kind, "ctype": kind}
+    facts |= {"ta": int(sb[-1] != 1 and sb[-2] == 1), "tb": int(sa[-1] != 1 and sa[-2] == 1)}
+    return Signature("gemm", "cublasGemmEx", facts)
+
+
+def _attention(direction: str) -> Any:
+    def signature(event: dict[str, Any]) -> Signature:
+        arguments = event["args"]
+        begin = int(direction == "backward")
+        q, k, v = arguments["Input Dims"][begin : begin + 3]
+        causal = "True" in arguments["Concrete Inputs"]
+        flags = [x for x in arguments["Concrete Inputs"] if x in ("True", "False")]
+        if direction == "forward":  # compute_log_sumexp, is_causal, return_debug_mask
+            causal = len(flags) > 1 and flags[1] == "True"
+        facts = {"b": q[0], "h": q[1], "sq": q[2], "skv": k[2], "d": q[3], "dv": v[3], "kvh": k[1]}
+        kind = _TYPES[arguments["Input type"][begin]][3]
+        return Signature("attention", direction, {**facts, "causal": int(causal), "dtype": kind})
+
+    return signature
+
+
+def _convolution(direction: str) -> Any:
+    def signature(event: dict[str, Any]) -> Signature:
+        arguments = event["args"]
+        dims, values = arguments["Input Dims"], arguments["Concrete Inputs"]
+        if direction == "fprop":
+            x, w = dims[0], dims[1]
+            numbers = [json.loads(v) for v in values[2:5]]  # padding, stride, dilation
+            padding, stride, dilation = numbers
+            oh, ow = ((x[2 + i] + 2 * padding[i] - dilation[i] * (w[2 + i] - 1) - 1) // stride[i] + 1 for i in range(2))
+            kind = arguments["Input type"][0]
+        else:
+            y, x, w = dims[0], dims[1], dims[2]
+            oh, ow = y[2], y[3]
+            kind = arguments["Input type"][0]
+        facts = {"n": x[0], "c": x[1], "h": x[2], "w": x[3], "k": w[0], "r": w[2], "s": w[3], "oh": oh, "ow": ow}
+        facts |= {"groups": x[1] // w[1], "dtype": _TYPES[kind][3]}
+        return Signature("conv", "forward" if direction == "fprop" else direction, facts)
+
+    return signature
+
+
+_SIGNATURES: dict[str, Any] = {
+    "gemm": _gemm,
+    "forward": _attention("forward"),
+    "backward": _attention("backward"),
+    "fprop": _convolution("fprop"),
+    "dgrad": _convolution("dgrad"),
+    "wgrad": _convolution("wgrad"),
+}

@@ -1,0 +1,275 @@
+"""The analytic model: work and bytes of a signature, over what share of a GPU's peaks its family reaches.
+
+It is the greater of work over an achievable rate and bytes over an achievable bandwidth, plus a floor that every kernel
+pays. The data sheet's peaks come from the catalogue; what share of them is achievable comes from :data:`FIT`, fitted by
+family to the kernel durations in profiler traces of an H100 SXM. It carries figures between measured points
+(:mod:`.tables`) and to other GPUs, and stands alone where nothing was measured.
+
+Half-precision GEMMs with an odd leading dimension run at an eighth of the rate, because no tensor-core kernel can load
+them well. Shares for attention rise with the sequence. Host copies are round figures for PCIe."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.kernels import Launch, Traffic, demangle, traffic
+from eidolon_simcore.signature import Signature
+from eidolon_simcore.tables import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernels bound by memory: share of the bandwidth, floor, and loads and stores a nanosecond at most (0: any)."""
+
+    bandwidth: float
+    floor_ns: int
+    elements_per_ns: float = 0.0
+
+
+#: See the module's docstring. The element rates are those of an H100; they scale with SMs and clock.
+FIT: Mapping[str, Family] = {
+    "elementwise": Family(0.90, 1_000),
+    "convert": Family(0.62, 1_300),
+    "strided": Family(0.95, 1_000, 990.0),
+    "optimizer": Family(0.96, 7_000),
+    "reduce": Family(0.65, 2_000),
+    "softmax": Family(0.55, 1_800),
+    "norm": Family(0.65, 2_000),
+    "move": Family(0.60, 1_500),
+    "split": Family(0.80, 1_500),
+    "index": Family(0.60, 1_500),
+    "triton": Family(0.80, 1_500),
+    "matrix": Family(0.80, 3_000),
+    "other": Family(0.50, 1_500),
+}
+GEMM_RATE, GEMM_FLOOR_NS, GEMM_BANDWIDTH = 0.81, 2_000, 0.81
+SIMT_RATE = 0.75  #: of the plain units' peak, where tensor cores do not apply
+GEMM_ALIGNMENT = {8: 1.0, 4: 0.6, 2: 0.3, 1: 0.155}  #: share by the alignment of half types (elements); 4 and 2 guessed
+CONV_RATE, CONV_BANDWIDTH, CONV_FLOOR_NS = 0.80, 0.83, 3_000
+LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
+TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
+
+#: Kinds of work for the engine, each with its own rates: see :mod:`.rates`.
+MEMORY, MATRIX, ATTENTION = 1, 2, 3
+
+_CUDA_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}  # cudaDataType
+_CUDNN_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}  # cudnnDataType_t
+_COMPUTE = {74: "fp16", 75: "bf16", 76: "tf32", 77: "tf32", 78: "tf32"}  # cublasComputeType_t that lower fp32 inputs
+_SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 1}
+_SCALAR_BF16, _SCALAR_HALF = 15, 5  # c10::ScalarType
+_FUSED_ATTENTION = re.compile(r"flash_(?:fwd|bwd)_(?:splitkv_)?kernel|fmha_cutlass[FB]|flash_bwd_dq_dk_dv")
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Work, how far its sizes are known (``roofline`` or ``unknown``), and its kind for the engine."""
+
+    work: Work
+    source: str
+    kind: int
+
+
+class Roofline:
+    """The model of one GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def kernel(self, s: Signature, operator: Signature | None) -> Analysis:
+        """A kernel that was launched by name."""
+        name = demangle(s.name)
+        if operator is not None and _FUSED_ATTENTION.search(name):
+            fused = self._fused_attention(name, operator)
+            if fused is not None:
+                return fused
+        threads = max(1, s.get("bx", 1)) * max(1, s.get("by", 1)) * max(1, s.get("bz", 1))
+        blocks = max(1, s.get("gx", 1)) * max(1, s.get("gy", 1)) * max(1, s.get("gz", 1))
+        moved = traffic(Launch(name, blocks, threads, s.get("n", -1)))
+        if not moved.exact and operator is not None:
+            volume = operator_bytes(operator, name)
+            if volume is not None:
+                moved = Traffic(moved.family, volume[0], volume[1], exact=True)
+        sizes = (math.log(max(1, moved.bytes)), 0.3 * math.log(blocks * threads))
+        kind = MATRIX if moved.family == "matrix" else MEMORY
+        key = kernel_key(name)
+        kin = f"kernels {moved.family} {key.split('<', 1)[0]}"
+        work = Work("kernel " + key, sizes, self.memory_ns(moved), kin)
+        return Analysis(work, "roofline" if moved.exact else "unknown", kind)
+
+    def memory_ns(self, moved: Traffic) -> float:
+        family = FIT[moved.family]
+        bandwidth = self._gpu.bandwidth_bytes_per_s * family.bandwidth
+        if moved.bytes < self._gpu.l2_bytes:  # part of it is still in the cache
+            bandwidth *= 1.2
+        ns = moved.bytes / bandwidth * 1e9
+        if family.elements_per_ns:
+            ns = max(ns, moved.elements / (family.elements_per_ns * self._issue()))
+        return family.floor_ns + ns
+
+    def _issue(self) -> float:
+        """How fast instructions are issued, an H100 SXM being 1."""
+        return self._gpu.sm_count * self._gpu.clock_khz / (132 * 1_980_000)
+
+    # ---- libraries ------------------------------------------------------------------------------------------------
+
+    def gemm(self, s: Signature) -> Analysis:
+        m, n, k, batch = (max(1, s.get(key, 1)) for key in ("m", "n", "k", "batch"))
+        dtype = _CUDA_DTYPE.get(s.get("atype"), "fp32")
+        size, out = _SIZE[dtype], _SIZE[_CUDA_DTYPE.get(s.get("ctype"), "fp32")]
+        alignment = 8
+        rate = self._rate(dtype, s.get("computetype"))
+        if size == 2:
+            contiguous = (m, k if s.get("ta") else m, n if s.get("tb") else k)
+            alignment = min(8, math.gcd(*contiguous) & -math.gcd(*contiguous))
+            rate *= GEMM_ALIGNMENT[alignment]
+        moved = float(batch) * ((m * k + k * n) * size + m * n * out)
+        memory_ns = moved / (GEMM_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
+        compute_ns = 2.0 * batch * m * n * k / rate * 1e9
+        sizes = [math.log(x) for x in (m, n, k, batch)]
+        for rows, columns in TILES:
+            waves = batch * -(-m // rows) * -(-n // columns) / self._gpu.sm_count
+            sizes.append(0.7 * math.log(math.ceil(waves) / waves))
+        sizes += [0.15 * bool(s.get("ta")), 0.15 * bool(s.get("tb"))]
+        kind = "half" if size == 2 else _COMPUTE.get(s.get("computetype"), "fp32") if dtype == "fp32" else dtype
+        work = Work(f"gemm {kind} {alignment}", tuple(sizes), max(compute_ns, memory_ns) + GEMM_FLOOR_NS)
+        return Analysis(work, "roofline", MATRIX)
+
+    def _rate(self, dtype: str, compute: int = 0) -> float:
+        if dtype == "fp32":
+            dtype = _COMPUTE.get(compute, "fp32_simt")
+        if dtype in ("fp32_simt", "fp64"):
+            return self._gpu.peak_flops(dtype) * SIMT_RATE
+        return self._gpu.peak_flops(dtype) * GEMM_RATE
+
+    def conv(self, s: Signature) -> Analysis:
+        n, c, h, w, k = (max(1, s.get(key, 1)) for key in ("n", "c", "h", "w", "k"))
+        r, q, oh, ow = (max(1, s.get(key, 1)) for key in ("r", "s", "oh", "ow"))
+        groups = max(1, s.get("groups", 1))
+        dtype = _CUDNN_DTYPE.get(s.get("dtype"), "fp32")
+        size = _SIZE[dtype]
+        flops = 2.0 * n * oh * ow * k * (c / groups) * r * q
+        depth = min(c, k) / groups
+        # cuDNN may use TF32 by default
+        rate = self._rate("tf32" if dtype == "fp32" else dtype) * (CONV_RATE / GEMM_RATE)
+        rate *= min(1.0, depth / 128) ** 0.85
+        moved = float(size) * (n * c * h * w + n * k * oh * ow + k * (c / groups) * r * q)
+        memory_ns = moved / (CONV_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
+        sizes = (*(math.log(x) for x in (n * oh * ow, c, k, r * q)), 0.5 * math.log(h * w / (oh * ow)))
+        kind = "half" if size == 2 else dtype
+        work = Work(f"conv {s.name} {kind}", sizes, max(flops / rate * 1e9, memory_ns) + CONV_FLOOR_NS)
+        return Analysis(work, "roofline", MATRIX)
+
+    def attention(self, s: Signature) -> Analysis:
+        b, h, sq, skv, d = (max(1, s.get(key, 1)) for key in ("b", "h", "sq", "skv", "d"))
+        dv, kvh = max(1, s.get("dv", d)), max(1, s.get("kvh", h))
+        dtype = _CUDNN_DTYPE.get(s.get("dtype"), "bf16")
+        return self._attention("cudnn", s.name == "backward", (b, h, kvh, sq, skv, d, dv), s.get("causal"), dtype)
+
+    def _fused_attention(self, name: str, operator: Signature) -> Analysis | None:
+        """Flash and memory-efficient kernels: their sizes are those of the operator's query, key and value."""
+        backward = "bwd" in name or "cutlassB" in name
+        first = int(backward)
+        shapes = [[operator.get(f"in{first + i}_d{d}") for d in range(4)] for i in range(3)]
+        if any(0 in shape for shape in shapes):
+            return None
+        efficient = "fmha" in name
+        (b, x, y, d), (_, kx, ky, _), (*_, dv) = shapes
+        flash_layout = operator.name.startswith(("aten::_flash", "aten::_efficient"))  # (b, s, h, d), else (b, h, s, d)
+        sq, h = (x, y) if flash_layout else (y, x)
+        skv, kvh = (kx, ky) if flash_layout else (ky, kx)
+        kind = operator.get(f"in{first}_dtype")
+        dtype = "bf16" if kind == _SCALAR_BF16 else "fp16" if kind == _SCALAR_HALF else "fp32"
+        causal = operator.get("is_causal") or operator.get("custom_mask_type")
+        return self._attention(
+            "efficient" if efficient else "flash", backward, (b, h, kvh, sq, skv, d, dv), causal, dtype
+        )
+
+    def _attention(
+        self, library: str, backward: bool, shape: tuple[int, int, int, int, int, int, int], causal: int, dtype: str
+    ) -> Analysis:
+        b, h, kvh, sq, skv, d, dv = shape
+        flops = 2.0 * b * h * sq * skv * (d + dv) * (0.5 if causal else 1.0)
+        share = attention_share(backward, d, skv if causal else 2 * skv)
+        if library != "cudnn":
+            share *= 0.62 if library == "flash" else 0.4  # kernels of the generation before, on Hopper
+        if backward:
+            flops *= 2.5
+        rate = self._gpu.peak_flops("fp16" if dtype == "fp32" else dtype) * share * (0.25 if dtype == "fp32" else 1.0)
+        moved = float(_SIZE[dtype]) * b * (h * sq * (d + dv) + kvh * skv * (d + dv)) * (2.5 if backward else 1.0)
+        memory_ns = moved / (0.8 * self._gpu.bandwidth_bytes_per_s) * 1e9
+        sizes = (math.log(b * h), math.log(sq), math.log(skv), 0.3 * math.log(h / kvh), math.log(d), 0.3 * bool(causal))
+        group = f"attention {library} {'backward' if backward else 'forward'} {'fp32' if dtype == 'fp32' else 'half'}"
+        work = Work(group, sizes, max(flops / rate * 1e9, memory_ns) + (8_000 if backward else 4_000))
+        return Analysis(work, "roofline", ATTENTION)
+
+    def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
+        """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""
+        moved, flops = s.get("bytes"), s.get("flops")
+        source = "roofline" if moved or flops else "unknown"
+        if source == "unknown" and operator is not None:
+            volume = operator_bytes(operator, s.name)
+            if volume is not None:
+                moved, source = volume[0], "roofline"
+        memory_ns = moved / (LIBRARY_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
+        compute_ns = flops / (LIBRARY_RATE * self._gpu.peak_flops("fp32_simt")) * 1e9
+        sizes = (math.log(max(1, moved)), math.log(max(1, flops)))
+        return Analysis(Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS), source, MEMORY)
+
+
+def attention_share(backward: bool, d: int, skv: int) -> float:
+    """Share of the matrix peak that fused attention reaches: rises with the sequence, falls with a small head."""
+    best, half = (0.58, 1_600.0) if backward else (0.66, 1_100.0)
+    return best * skv / (skv + half) * (0.95 if d <= 64 else 1.0)
+
+
+def kernel_key(name: str) -> str:
+    """What names a kernel's group: its demangled name without return type, arguments and spaces."""
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace(" ", "")
+    depth = 0
+    for i, c in enumerate(text):
+        if c == "<":
+            depth += 1
+        elif c == ">":
+            depth -= 1
+        elif c == "(" and depth == 0 and i:
+            return text[:i]
+    return text
+
+
+_REDUCES = re.compile(
+    r"aten::(?:sum|mean|linalg_vector_norm|norm|max|min|amax|amin|arg\w+|all|any|std|var|prod|nll_\w+)$"
+)
+_GATHERS = re.compile(r"aten::(?:embedding|index_select|gather|index)$")
+
+
+def operator_bytes(operator: Signature, kernel: str = "") -> tuple[int, int] | None:
+    """(bytes, elements of the greatest tensor) that one kernel of an operator moves.
+
+    That is its tensors, and an output like the first of them unless the operator writes in place or reduces.
+
+    None for operators over lists of tensors (foreach, fused optimizers): they launch one kernel for each part of their
+    lists, whose own geometry says how much it moves.
+    """
+    name = operator.name
+    first = operator.get("in0_numel") * operator.get("in0_itemsize", 4)
+    if name == "aten::cat":
+        size = re.search(r"OpaqueType<(\d+)", kernel)
+        numel = operator.get("tensors_numel")
+        return (2 * numel * int(size[1] if size else 4), numel) if numel else None
+    if name in ("aten::split_with_sizes_copy", "aten::_chunk_cat"):
+        return (2 * first, operator.get("in0_numel")) if first else None
+    if operator.get("tensors"):
+        return None
+    if _GATHERS.search(name) and operator.get("in1_numel"):
+        row = operator.get("in0_d1", 1) if operator.get("in0_dims") > 1 and name != "aten::gather" else 1
+        numel = operator.get("in1_numel") * row
+        return 2 * numel * operator.get("in0_itemsize", 4), numel
+    total = operator.get("bytes")
+    if not operator.get("written") and not _REDUCES.search(name):
+        total += first
+    greatest = max((value for key, value in operator.attributes.items() if key.endswith("_numel")), default=0)
+    return (total, greatest) if total > 0 else None

@@ -1,0 +1,67 @@
+"""The tables that come with the package: Parquet files of measured signatures, with their provenance.
+
+``kernels.parquet`` has a row for each signature: kind, name, attributes and operator as JSON, median nanoseconds and
+how often it was seen. ``gemm.parquet`` has numbers only (it is long): the GEMM of a linear layer in bf16, row-major
+(m, k) x (n, k) transposed. ``python -m bench.tables`` makes both from the sources that their metadata names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from eidolon_simcore.signature import Signature
+
+BF16 = 14  #: cudaDataType
+FILES = ("kernels.parquet", "gemm.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A signature and what it took."""
+
+    signature: Signature
+    operator: Signature | None
+    ns: float
+
+
+def load() -> Iterator[Point]:
+    """All points of all tables."""
+    rows = _read("kernels.parquet")
+    for kind, name, facts, operator, ns in zip(
+        *(rows[key] for key in ("kind", "name", "attributes", "operator", "ns")), strict=True
+    ):
+        of = json.loads(operator) if operator else None
+        parent = Signature("op", of["name"], of["attributes"]) if of else None
+        yield Point(Signature(kind, name, json.loads(facts)), parent, ns)
+    rows = _read("gemm.parquet")
+    for m, n, k, ns in zip(*(rows[key] for key in ("m", "n", "k", "ns")), strict=True):
+        yield Point(linear(m, n, k), None, ns)
+
+
+def linear(m: int, n: int, k: int) -> Signature:
+    """The bf16 GEMM of a linear layer with m rows of k features and n outputs, as cuBLAS sees it."""
+    facts = {"m": n, "n": m, "k": k, "batch": 1, "atype": BF16, "ctype": BF16, "ta": 1, "tb": 0}
+    return Signature("gemm", "cublasGemmEx", facts)
+
+
+def provenance() -> dict[str, dict[str, str]]:
+    """The metadata of each table."""
+    from pyarrow import parquet
+
+    found = {}
+    for file in FILES:
+        with resources.as_file(resources.files("eidolon_simcore") / "data" / "tables" / file) as path:
+            metadata = parquet.read_schema(path).metadata or {}
+        found[file] = {k.decode(): v.decode() for k, v in metadata.items() if not k.startswith(b"ARROW")}
+    return found
+
+
+def _read(file: str) -> dict[str, list[Any]]:
+    from pyarrow import parquet
+
+    with resources.as_file(resources.files("eidolon_simcore") / "data" / "tables" / file) as path:
+        columns: dict[str, list[Any]] = parquet.ParquetFile(path).read(use_threads=False).to_pydict()
+    return columns

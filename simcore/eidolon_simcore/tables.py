@@ -1,0 +1,103 @@
+"""Measured durations, and what lies between them.
+
+A table holds *points*: work of which a real GPU's time is known. For a new piece of work of the same group the
+logarithm of ``measured / analytic`` is interpolated (weighted local linear regression in the logarithms of its sizes),
+and multiplied with the analytic time. So the analytic model carries a figure between and beyond the points, and from
+one GPU to another, and the points carry what it does not know. Each figure comes with its own expected error: the
+spread of the points around the fit and the distance to the nearest one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEIGHBOURS = 24
+BANDWIDTH = 0.30  #: of the weights, in natural logarithms of sizes
+RIDGE = 0.1  #: keeps slopes near zero where there are few points: the analytic model has the slope already
+EXACT = 1e-3  #: distance within which a point is the same work
+REACH = 1.6  #: distance beyond which a figure is no interpolation
+LEAST_ERROR = 0.02  #: of a measurement, between machines
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One piece of work: which points tell about it (``group``), its sizes, and its analytic time."""
+
+    group: str
+    sizes: tuple[float, ...]  #: logarithms
+    analytic_ns: float
+    kin: str = ""  #: the wider group: other work of the same template
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Nanoseconds, where they come from, and the expected relative error."""
+
+    ns: float
+    source: str
+    error: float
+
+
+class Points:
+    """All points, by group."""
+
+    def __init__(self, points: Iterable[tuple[Work, float]]) -> None:
+        self._known: dict[Work, Estimate | None] = {}
+        collected: dict[str, tuple[list[tuple[float, ...]], list[float]]] = {}
+        for work, ns in points:
+            for group in filter(None, (work.group, work.kin)):
+                sizes, ratios = collected.setdefault(group, ([], []))
+                sizes.append(work.sizes)
+                ratios.append(math.log(ns / work.analytic_ns))
+        self._groups = {
+            group: (np.array(sizes, np.float64), np.array(ratios, np.float64))
+            for group, (sizes, ratios) in collected.items()
+        }
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def estimate(self, work: Work) -> Estimate | None:
+        """None if nothing of its kind was measured. Ranks ask for the same work: it is looked up once."""
+        if work not in self._known:
+            self._known[work] = self._estimate(work)
+        return self._known[work]
+
+    def _estimate(self, work: Work) -> Estimate | None:
+        own = self._groups.get(work.group)
+        found = own or self._groups.get(work.kin)
+        if found is None:
+            return None
+        sizes, ratios = found
+        offsets = sizes - np.array(work.sizes)
+        distances = np.sqrt((offsets**2).sum(1))
+        count = min(NEIGHBOURS, len(distances))
+        nearest = np.argpartition(distances, count - 1)[:count]
+        least = float(distances[nearest].min())
+        if least < EXACT and own is not None:
+            same = ratios[distances < EXACT]
+            return Estimate(work.analytic_ns * math.exp(float(np.median(same))), "measured", LEAST_ERROR)
+        ratio, spread = _local_linear(offsets[nearest], ratios[nearest], distances[nearest], least)
+        error = math.hypot(LEAST_ERROR, spread, 0.03 * least)
+        source = "interpolated" if least <= REACH else "roofline"
+        return Estimate(work.analytic_ns * math.exp(ratio), source, error)
+
+
+def _local_linear(
+    offsets: NDArray[np.float64], ratios: NDArray[np.float64], distances: NDArray[np.float64], least: float
+) -> tuple[float, float]:
+    width = max(BANDWIDTH, 0.7 * least)  # far from all points, all of them count
+    weights = np.exp(-(distances**2 - least**2) / (2 * width**2)) + 1e-9
+    columns = np.concatenate([np.ones((len(ratios), 1)), offsets], axis=1)
+    weighted = weights[:, None] * columns
+    ridge = np.diag([1e-9] + [RIDGE * float(weights.sum()) / 4 + RIDGE] * offsets.shape[1])
+    solution = np.linalg.solve(columns.T @ weighted + ridge, weighted.T @ ratios)
+    left = ratios - columns @ solution
+    spread = math.sqrt(float((weights * left**2).sum() / weights.sum()))
+    low, high = float(ratios.min()), float(ratios.max())
+    return min(max(float(solution[0]), low - 0.05), high + 0.05), spread

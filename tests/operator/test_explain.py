@@ -1,0 +1,45 @@
+"""`eidolon explain`: the costliest operations, with source and expected error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eidolon_operator import explain
+from eidolon_operator.cli import main
+
+GEMM = {"family": "gemm", "name": "cublasGemmEx m=8", "operator": "aten::mm", "count": 4, "ns": 900_000}
+GUESS = {"family": "kernel odd", "name": "odd", "operator": "", "count": 1, "ns": 100_000}
+SUMMARY = {
+    "gpu": "h100-sxm",
+    "coverage": {
+        "expected_error": 0.08,
+        "families": {"gemm": {"measured": 900_000}, "kernel odd": {"unknown": 100_000}},
+        "operations": [
+            GEMM | {"source": "measured", "expected_error": 0.02, "share": 0.9},
+            GUESS | {"source": "unknown", "expected_error": 0.6, "share": 0.1},
+        ],
+    },
+}
+
+
+def test_it_names_the_costliest_operations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY), "utf-8")
+    assert main(["explain", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "expected error of device time at most 8.0%" in text
+    first = next(line for line in text.splitlines() if "cublasGemmEx" in line)
+    assert first.split()[:1] == ["90.0%"]
+    assert "measured" in first
+    assert "225" in first  # us of each of the four
+    assert "10.00% unknown odd" in text
+
+
+def test_a_folder_without_a_summary_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(tmp_path)]) == 2
+    assert "No such file" in capsys.readouterr().err
+    (tmp_path / "summary.json").write_text("{}", "utf-8")
+    with pytest.raises(explain.ExplainError, match="no field 'coverage'"):
+        explain.load(tmp_path)
