@@ -140,7 +140,7 @@ def operations(namespace: Namespace, name: str) -> int:
     """How many operations of the workload the simulation has seen, from its summary."""
     path = f"/api/v1/namespaces/{namespace.name}/services/http:{name}-core:http/proxy/summary"
     summary = json.loads(namespace.kubectl("get", "--raw", path))
-    return sum(entry["count"] for entry in summary["operations"] if entry["kind"] == "memset")
+    return sum(entry["count"] for entry in summary["coverage"]["operations"] if entry["family"] == "set")
 
 
 def asked_for(namespace: Namespace, name: str) -> int:
