@@ -152,7 +152,8 @@ def _type(schema: Schema) -> str:
 
 def _rules(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        yield path, str(rule.get("message", rule["rule"])).strip()
+        message = " ".join(str(rule.get("message", rule["rule"])).split())
+        yield path, re.sub(r"([\[\]*])", r"\\\1", message)  # a pattern in it is no Markdown
     for name, child in schema.get("properties", {}).items():
         yield from _rules(child, f"{path}.{name}" if path else name)
     if "items" in schema:

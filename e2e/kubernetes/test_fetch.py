@@ -26,7 +26,7 @@ def test_summary_and_recording(namespace: Namespace, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     [directory] = (tmp_path / "eidolon-runs").iterdir()
     assert directory.name.startswith("told-20")
-    assert json.loads((directory / "summary.json").read_text())["name"] == "told"
+    assert json.loads((directory / "summary.json").read_text())["state"] == "Succeeded"
     assert any((directory / "recording").iterdir())
     assert not (directory / "plan.json").exists()  # a local run's has the token
     again = fetch(namespace, "told", "--no-recording", "--out", "again", where=tmp_path)
