@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from eidolon_operator.kubernetes.status import Reason
+from eidolon_simcore.status import Cause
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -32,3 +35,11 @@ def test_commands_of_make_are_targets() -> None:
         commands = "\n".join(re.findall(r"```console\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
         for line in re.findall(r"^\$ make ([a-z0-9 -]+)", commands, re.MULTILINE):
             assert [target for target in line.split() if target not in phony] == [], page.name
+
+
+def test_every_reason_that_means_trouble_is_explained() -> None:
+    normal = {"Ready", "Creating", "Starting", "WaitingForServers", "WorkloadRunning", "Restarting", "Finished"}
+    normal |= {"NotFinished", "Suspended", "NotSuspended", "StepsDone", "WorkloadsEnded"}
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", page))
+    assert {str(reason) for reason in (*Reason, *Cause) if reason} - normal - explained == set()

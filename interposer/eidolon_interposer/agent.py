@@ -62,6 +62,7 @@ SLEEP_NS = 5_000_000  #: longest sleep on the bell
 LOOK_AROUND_NS = 20_000_000  #: how often rings, locks and the exit file are looked for
 HEARTBEAT_S = 0.5
 WELCOME_LIMIT_S = 10.0
+AGAIN_S = 0.5  #: until the next try, where the core still holds the stream of the agent before
 FAREWELL_LIMIT_S = 10.0  #: how long the core may take to close the stream
 ORPHAN_LIMIT_S = 10.0  #: how long ranks may outlive the workload's launcher
 TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
@@ -175,8 +176,12 @@ class Agent:
 
     # ---- the stream ---------------------------------------------------------------------------------------------
 
-    def run(self) -> int:
-        """Serves the ranks until the workload ends; the process's exit code."""
+    def run(self, *, patient: bool = False) -> int | None:
+        """Serves the ranks until the workload ends; the process's exit code.
+
+        None, if ``patient``: the core has not noticed yet that the agent before this one is gone. Nothing has happened
+        then; another agent may try again.
+        """
         heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         heart.start()
         channel = self._trust.channel(self._core) if self._trust else _plain_channel(self._core)
@@ -184,7 +189,7 @@ class Agent:
         limit = threading.Timer(self._welcome_limit_s, self._call.cancel)
         limit.daemon = True
         limit.start()
-        lost = ""
+        lost, early = "", False
         try:
             for message in self._call:
                 self._receive(message)
@@ -194,6 +199,7 @@ class Agent:
                 lost = "it closed the stream"
         except grpc.RpcError as error:
             lost = self._lost(error)
+            early = not self._welcomed.is_set() and error.code() == grpc.StatusCode.ALREADY_EXISTS
         except AgentError as error:
             lost = str(error)
         finally:
@@ -206,6 +212,8 @@ class Agent:
         channel.close()
         if self._failure is not None:
             lost = f"the agent failed: {type(self._failure).__name__}: {self._failure}"
+        elif early and patient and not self._terminated_ns:
+            return None
         elif self._said_goodbye or not lost:
             return 0
         elif welcomed:
@@ -505,10 +513,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (AgentError, OSError, ValueError) as error:
         say(str(error))
         return 2
-    agent = Agent(plan, options.server, directory, options.core, options.connect_timeout, trust)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, agent.terminate)
-    return agent.run()
+    deadline = time.monotonic() + options.connect_timeout
+    while True:
+        agent = Agent(plan, options.server, directory, options.core, options.connect_timeout, trust)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, agent.terminate)
+        code = agent.run(patient=time.monotonic() < deadline)
+        if code is not None:
+            return code
+        time.sleep(AGAIN_S)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ greater by :data:`TRANSFER_ERROR`."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from eidolon_simcore import catalogue, store
 from eidolon_simcore.catalogue import Gpu
@@ -51,7 +51,12 @@ class CostModel:
     def __init__(self, gpu: Gpu, points: Points | None = None) -> None:
         self._gpu = gpu
         self._roofline = Roofline(gpu)
-        self._points = _measured_points() if points is None else points
+        self._given = points
+
+    @cached_property
+    def _points(self) -> Points:
+        """Read when the first cost is asked for, not while everybody waits for the core to start."""
+        return _measured_points() if self._given is None else self._given
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
         """The cost of a device operation; ``operator`` is the "op" signature that its attribute ``op`` names."""

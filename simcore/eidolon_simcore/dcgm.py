@@ -37,7 +37,9 @@ POWER_SHARES = {"sm": 0.4, "tensor": 0.35, "dram": 0.25}  #: of what is left abo
 TEMPERATURES_C = (30.0, 70.0)  #: without power, at the limit
 DRIVER = "580.159.04"  #: as the shim's NVML says
 _MIB = 1 << 20
-_LINK = re.compile(r"nvlink (out|in) (\d+)/(\d+)")
+# NVLink ports by the names that networks give their links
+_OUT = re.compile(r"nvlink out (\d+)/(\d+)|server(\d+)/gpu(\d+)>.*")
+_IN = re.compile(r"nvlink in (\d+)/(\d+)|.*>server(\d+)/gpu(\d+)(?:#\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +109,13 @@ def _nvlink(links: Iterable[Link], ledger: Ledger) -> dict[tuple[str, Port], flo
     """Bytes out of and into each device over NVLink."""
     out: dict[tuple[str, Port], float] = {}
     for link in links:
-        named = _LINK.fullmatch(link.name)
-        if named is not None and link.number < len(ledger.link_bytes):
-            out[named[1], Port(int(named[2]), int(named[3]))] = float(ledger.link_bytes[link.number])
+        if link.tier != "nvlink" or link.number >= len(ledger.link_bytes):
+            continue
+        for way, pattern in (("out", _OUT), ("in", _IN)):
+            named = pattern.fullmatch(link.name)
+            if named is not None:
+                port = Port(*(int(part) for part in named.groups() if part is not None))
+                out[way, port] = out.get((way, port), 0.0) + float(ledger.link_bytes[link.number])
     return out
 
 

@@ -28,7 +28,8 @@ import grpc
 
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
-from eidolon_simcore.simulation import CLOCKS_EVERY_S, RejectedError, Simulation
+from eidolon_simcore.server import RejectedError
+from eidolon_simcore.simulation import CLOCKS_EVERY_S, Simulation
 from eidolon_simcore.snapshot import Snapshot
 from eidolon_simcore.status import Cause, status
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -33,6 +32,7 @@ from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
 from eidolon_simcore.rates import beside_collectives
 from eidolon_simcore.report import Report, shares
+from eidolon_simcore.server import RejectedError, Send, Server
 from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
 from eidolon_simcore.sinks import Sink, Sinks
 from eidolon_simcore.snapshot import Progress, Snapshot
@@ -43,29 +43,6 @@ CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
 DRAIN_S = 30.0  #: how long servers may take to say goodbye once the run is over
 STOP_OTHERS_S = 5.0  #: how long the others may go on by themselves once a workload has failed: they may say more
 MAX_SESSIONS = 4_096  #: of one server
-
-Send = Callable[[pb.CoreMessage], None]
-
-
-class RejectedError(Exception):
-    """A message that ends its stream; ``status`` is the name of a gRPC status code."""
-
-    def __init__(self, status: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-@dataclass(slots=True)
-class Server:
-    """One emulated server: its present stream, its sessions, how it ended."""
-
-    index: int
-    send: Send | None = None
-    sessions: dict[int, Session] = field(default_factory=dict)
-    said_hello: bool = False
-    lost_at: float | None = None
-    exit_code: int | None = None
-    told_to_go: bool = False  # on its present stream
 
 
 class Simulation:
@@ -382,19 +359,7 @@ class Simulation:
                     clocks.append(clock)
             if sessions:
                 server.send(pb.CoreMessage(clocks=pb.Clocks(sessions=sessions, clock_ns=clocks)))
-            self._acknowledge(server, server.send)
-
-    @staticmethod
-    def _acknowledge(server: Server, send: Send) -> None:
-        """Says what has been taken, so that agents free it. Every 10 ms is often enough: rings hold far more."""
-        sessions, messages = [], []
-        for session in server.sessions.values():
-            if session.taken != session.acknowledged:
-                session.acknowledged = session.taken
-                sessions.append(session.number)
-                messages.append(session.taken)
-        if sessions:
-            send(pb.CoreMessage(taken=pb.Taken(sessions=sessions, messages=messages)))
+            server.acknowledge()
 
     def _check_startup(self, now: float) -> None:
         limit = self.plan.startup_timeout_s

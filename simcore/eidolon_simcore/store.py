@@ -63,5 +63,5 @@ def _read(file: str) -> dict[str, list[Any]]:
     from pyarrow import parquet
 
     with resources.as_file(resources.files("eidolon_simcore") / "data" / "tables" / file) as path:
-        columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+        columns: dict[str, list[Any]] = parquet.ParquetFile(path).read(use_threads=False).to_pydict()
     return columns

@@ -47,6 +47,7 @@ class Points:
     """All points, by group."""
 
     def __init__(self, points: Iterable[tuple[Work, float]]) -> None:
+        self._known: dict[Work, Estimate | None] = {}
         collected: dict[str, tuple[list[tuple[float, ...]], list[float]]] = {}
         for work, ns in points:
             for group in filter(None, (work.group, work.kin)):
@@ -62,7 +63,12 @@ class Points:
         return group in self._groups
 
     def estimate(self, work: Work) -> Estimate | None:
-        """None if nothing of its kind was measured."""
+        """None if nothing of its kind was measured. Ranks ask for the same work: it is looked up once."""
+        if work not in self._known:
+            self._known[work] = self._estimate(work)
+        return self._known[work]
+
+    def _estimate(self, work: Work) -> Estimate | None:
         own = self._groups.get(work.group)
         found = own or self._groups.get(work.kin)
         if found is None:

@@ -47,6 +47,7 @@ class Core(pb_grpc.SimulationServicer):
         self.messages: list[pb.AgentMessage] = []
         self.clock: Callable[[int, int], int | None] = lambda session, seq: 1000 * (seq + 1)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self.refused = 0
         self.protocol = 1
         self.silent = False
         self.close_after_goodbye = True
@@ -69,6 +70,7 @@ class Core(pb_grpc.SimulationServicer):
         self, messages: Iterator[pb.AgentMessage], context: grpc.ServicerContext
     ) -> Iterator[pb.CoreMessage]:
         if self.refusal is not None:
+            self.refused += 1
             context.abort(*self.refusal)
         out = self._out = queue.SimpleQueue()
         self._taken = {}

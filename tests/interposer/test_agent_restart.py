@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from certificates import certificate
@@ -111,6 +112,28 @@ def test_what_the_core_has_not_taken_is_sent_again(server: Server, core: Core) -
     assert len(core.records(1)) == 52
     assert [s.name for batch in core.of("batch") for s in batch.signatures] == ["early"]
     writer.close()
+
+
+def test_an_agent_waits_for_the_core_to_notice_the_end_of_the_one_before(server: Server, core: Core) -> None:
+    server.start()
+    writer = RingWriter(server.directory)
+    writer.ask(Kind.CLOCK)
+    kill(server)
+    core.refusal = grpc.StatusCode.ALREADY_EXISTS, "server 1 is connected already"
+    server.start(ready=False)
+    until(lambda: core.refused >= 2, "another try")
+    core.refusal = None
+    writer.ask(Kind.CLOCK)  # its rank was left alone
+    writer.close()
+    server.write_exit()
+    assert server.wait() == 0
+
+
+def test_a_server_that_is_connected_twice_is_given_up(server: Server, core: Core) -> None:
+    core.refusal = grpc.StatusCode.ALREADY_EXISTS, "server 1 is connected already"
+    server.start("--connect-timeout", "1", ready=False)
+    assert server.wait() == 1
+    assert server.errors == f"eidolon agent: the core at {core.address} refused: server 1 is connected already\n"
 
 
 def test_a_rank_that_left_is_kept_until_the_core_knows(server: Server, core: Core) -> None:

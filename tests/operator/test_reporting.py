@@ -299,3 +299,14 @@ def test_links_are_laid_out_by_server_and_device(tmp_path: Path) -> None:
         "nic out 1/0: 25.0%, 12.50 GB/s of 50 GB/s",
         "nic out 1/1: 25.0%, 12.50 GB/s of 50 GB/s",
     ]
+
+
+def test_links_named_by_their_ends_are_laid_out_the_same_and_switches_by_tier(tmp_path: Path) -> None:
+    names = ("server0/gpu0>server0/nvswitch", "server0/nvswitch>server0/gpu0", "leaf0>spine0")
+    rate = {"bytes_per_s": 50_000_000_000, "bytes": 7_500_000_000}
+    links = [{"name": name, "tier": "nvlink" if "gpu" in name else "spine", **rate} for name in names]
+    maps = fabric.heat_maps(model.read(make_run(tmp_path, SUMMARY | {"links": links})))
+    assert [title.split(" (")[0] for title, _ in maps] == ["nvlink in", "nvlink out", "spine"]
+    assert all("50.0%, 25.00 GB/s of 50 GB/s" in svg for _, svg in maps)
+    assert ">server 0</text>" in maps[0][1]
+    assert ">leaf0&gt;spine0</text>" in maps[2][1]

@@ -234,6 +234,14 @@ def test_dcgm_values_follow_the_work() -> None:
     assert computing["DCGM_FI_DEV_FB_FREE"] == 60 << 10
 
 
+def test_dcgm_knows_nvlinks_by_the_names_of_a_topology() -> None:
+    names = ("server0/gpu0>server0/nvswitch", "server0/nvswitch>server0/gpu0", "server0/nvswitch>server0/gpu0#2")
+    links = tuple(Link(number, name, "nvlink", 450_000_000_000) for number, name in enumerate(names))
+    values = dcgm_values(dcgm.page(snapshot(links=links)))
+    assert values["DCGM_FI_PROF_NVLINK_TX_BYTES"] == pytest.approx(1e8)
+    assert values["DCGM_FI_PROF_NVLINK_RX_BYTES"] == pytest.approx(2e8)
+
+
 def test_dcgm_shows_devices_that_no_rank_uses_as_idle() -> None:
     idle = dcgm_values(dcgm.page(Snapshot("demo", H100, 80 << 30, 1, 2)))
     assert idle["DCGM_FI_DEV_GPU_UTIL"] == 0

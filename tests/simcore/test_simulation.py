@@ -16,7 +16,8 @@ from eidolon_simcore.costs import LAUNCH_GAP_NS
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
-from eidolon_simcore.simulation import RejectedError, Simulation
+from eidolon_simcore.server import RejectedError
+from eidolon_simcore.simulation import Simulation
 from eidolon_simcore.values import BULK_BYTES, Origin
 
 

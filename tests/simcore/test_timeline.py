@@ -114,7 +114,7 @@ def test_kernels_are_called_what_users_call_them(timeline: Timeline) -> None:
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
         "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
     }
-    assert {k.args["cost"] for k in kernels} == {"roofline"}
+    assert {k.args["cost"] for k in kernels} <= {"measured", "interpolated", "roofline"}
 
 
 def test_arrows_join_the_members_of_a_collective(timeline: Timeline) -> None:
@@ -153,7 +153,7 @@ def test_a_window_begins_with_what_was_allocated_before(timeline: Timeline) -> N
 
 
 def test_a_links_counter_adds_up_to_the_bytes_it_carried(timeline: Timeline) -> None:
-    levels = opened(timeline, 2, 4).counters["links", "nvlink out 0/0"]
+    levels = opened(timeline, 2, 4).counters["links", timeline.links[0]["name"]]
     carried = sum(level * (after - time) / 1e9 for (time, level), (after, _) in itertools.pairwise(levels))
     (pattern,) = timeline.patterns
     assert carried == pytest.approx(3 * pattern["bytes"][0], rel=1e-6)

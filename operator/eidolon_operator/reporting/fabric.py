@@ -1,14 +1,14 @@
-"""Heat maps of the links of a run's network: one for each tier.
+"""Heat maps of the links of a run's network: one for each tier and direction.
 
-Links are named ``KIND PLACE`` by the network, e.g. ``nic out 3/2``: where places are ``server/device``, a map has a row
-for each server and a column for each device. Other links (of switches) fill rows one after the other.
+Links are named by their ends, e.g. ``server3/gpu2>server3/nvswitch``. Where one end is a GPU or NIC of a server, a map
+has a row for each server and a column for each of them. Links between switches fill rows one after the other.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from eidolon_operator.reporting import charts
 from eidolon_operator.reporting.charts import Cell
@@ -16,7 +16,14 @@ from eidolon_operator.reporting.model import Run
 
 PER_ROW: Final = 16  #: links of switches
 MOST_SERVERS: Final = 128  #: rows of a map; of more, those with the busiest links
-_PLACE: Final = re.compile(r"^(?P<kind>.*?) ?(?P<server>\d+)/(?P<device>\d+)$")
+_DEVICE: Final = re.compile(r"server(\d+)/(?:gpu|nic)(\d+)")
+_OLDER: Final = re.compile(r"(.*?) (\d+)/(\d+)")  # ``nic out 3/2``
+
+
+class _Place(NamedTuple):
+    kind: str
+    server: int
+    device: int
 
 
 def heat_maps(run: Run) -> list[tuple[str, str]]:
@@ -27,8 +34,8 @@ def heat_maps(run: Run) -> list[tuple[str, str]]:
         return []
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for link in links:
-        found = _PLACE.match(link["name"])
-        kinds.setdefault(found["kind"] if found else link["tier"], []).append(link)
+        place = _place(link)
+        kinds.setdefault(place.kind if place else link["tier"], []).append(link)
     out = []
     for kind in sorted(kinds):
         some = kinds[kind]
@@ -36,7 +43,7 @@ def heat_maps(run: Run) -> list[tuple[str, str]]:
             continue
         rate = max(link["bytes_per_s"] for link in some) / 1e9
         title = f"{kind} ({rate:g} GB/s each)"
-        if all(_PLACE.match(link["name"]) for link in some):
+        if all(_place(link) for link in some):
             chart = _by_server(some, seconds, title)
         else:
             chart = _in_rows(some, seconds, title)
@@ -44,19 +51,29 @@ def heat_maps(run: Run) -> list[tuple[str, str]]:
     return out
 
 
+def _place(link: Mapping[str, Any]) -> _Place | None:
+    """Which way from or to which device a link goes; None for one between switches."""
+    source, _, target = link["name"].partition(">")
+    for end, way in ((source, "out"), (target, "in")):
+        if found := _DEVICE.fullmatch(end):
+            return _Place(f"{link['tier']} {way}", int(found[1]), int(found[2]))
+    older = _OLDER.fullmatch(link["name"])
+    return _Place(older[1], int(older[2]), int(older[3])) if older else None
+
+
 def _by_server(links: Iterable[Mapping[str, Any]], seconds: float, title: str) -> str:
     cells: dict[int, dict[int, Cell]] = {}
     for link in links:
-        place = _PLACE.match(link["name"])
+        place = _place(link)
         assert place is not None
-        cells.setdefault(int(place["server"]), {})[int(place["device"])] = _cell(link, seconds)
+        cells.setdefault(place.server, {})[place.device] = _cell(link, seconds)
     columns = sorted({device for row in cells.values() for device in row})
     servers = sorted(cells)
     if len(servers) > MOST_SERVERS:
         busiest = sorted(servers, key=lambda server: -max(cell.share for cell in cells[server].values()))
         servers = sorted(busiest[:MOST_SERVERS])
     rows = [(f"server {server}", [cells[server].get(device) for device in columns]) for server in servers]
-    return charts.heat_map(rows, [f"GPU {device}" for device in columns], title=title)
+    return charts.heat_map(rows, [str(device) for device in columns], title=title)
 
 
 def _in_rows(links: list[Mapping[str, Any]], seconds: float, title: str) -> str:
