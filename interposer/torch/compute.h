@@ -135,17 +135,18 @@ template <class F> bool all_tensors(const c10::IValue &value, F f) {
   return std::all_of(items.begin(), items.end(), one);
 }
 
-inline bool known(const c10::TensorImpl *tensor) {
+inline bool known(const c10::TensorImpl *tensor, bool read_by_host = false) {
   if (tensor->numel() == 0)
     return true;
   char *storage = storage_of(tensor);
   if (storage == nullptr)
     return false;
   bool all = true;
-  // Sizes and flags that NCCL still has to bring are worth waiting for; numbers that nobody steers by are not.
+  // Sizes and flags that NCCL still has to bring are worth waiting for, and what the host reads next; other numbers,
+  // that nobody steers by, are not.
   const bool integral = c10::isIntegralType(c10::typeMetaToScalarType(tensor->dtype()), /*includeBool=*/true);
   each_run(tensor, storage, [&](char *at, size_t n, bool exact) {
-    if (integral && all)
+    if ((integral || read_by_host) && all)
       value_settle(at, n);
     all = all && exact && value_known(at, n) == n;
   });

@@ -16,6 +16,8 @@ from typing import Any
 
 import kopf
 
+from eidolon_operator import plan as planning
+from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import handlers
 from eidolon_operator.kubernetes import settings as configuration
 from eidolon_operator.kubernetes.client import Api, Cores
@@ -88,6 +90,10 @@ def main() -> int:
         print(f"eidolon: {error}", file=sys.stderr)
         return 2
     configuration.configure_logging(settings.log_level)
+    # Read once, and now: later it would hold up everything else, health checks too, for as long as a busy node takes.
+    specs.object_schema()
+    for _ in planning.catalogue_lines():
+        pass
     return asyncio.run(_main(settings))
 
 

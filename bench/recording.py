@@ -1,0 +1,62 @@
+"""What recording costs. Run: ``python -m bench.recording``.
+
+Speed of the core (as in :mod:`bench.metrics`: records of event rings to final steps, with accounts) with a recorder
+against without, interleaved in one process: processor time of the simulation's thread, and of the whole process, in
+which the recording is compressed and written by a thread of its own. And the size of the recording.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.metrics import GPUS, Run
+from eidolon_simcore.timeline.recorder import Recorder
+
+ROUNDS, STEPS = 5, 2
+
+
+def speed(run: Run) -> tuple[float, float, int]:
+    """Records per second of processor time of this thread and of the process; how many there were."""
+    thread, process = time.thread_time(), time.process_time()
+    sent = sum(run.step() for _ in range(STEPS))
+    return sent / (time.thread_time() - thread), sent / (time.process_time() - process), sent
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory)
+        recorders: list[Recorder] = []
+
+        def recorder(labels: Any, network: Any) -> Recorder:
+            recorders.append(Recorder(out / "recording", 1 << 30, labels, network, dict))
+            return recorders[0]
+
+        runs = {
+            "with": Run(out / "with", GPUS, account=True, sinks=(recorder,)),
+            "without": Run(out / "without", GPUS, account=True),
+        }
+        rates: dict[str, list[tuple[float, float, int]]] = {name: [] for name in runs}
+        records = sum(speed(run)[2] for run in runs.values()) // len(runs)  # the first are warm-up
+        for _ in range(ROUNDS):
+            for name, run in runs.items():
+                rates[name].append(speed(run))
+        records += sum(sent for _, _, sent in rates["with"])
+        recorders[0].close()
+        size = sum(path.stat().st_size for path in (out / "recording").iterdir())
+    for column, what in enumerate(("simulation's thread", "process")):
+        medians = {name: statistics.median(row[column] for row in rows) for name, rows in rates.items()}
+        pairs = zip(rates["with"], rates["without"], strict=True)
+        ratio = statistics.median(a[column] / b[column] for a, b in pairs)
+        print(
+            f"{what}: {medians['with']:,.0f} records/s of processor time with, {medians['without']:,.0f} without: "
+            f"ratio {ratio:.3f} (median of {ROUNDS} pairs; baseline: 1, without recording)"
+        )
+    print(f"{size:,} bytes for {records:,} records: {size / records:.2f} bytes a record")
+
+
+if __name__ == "__main__":
+    main()
