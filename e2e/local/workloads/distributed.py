@@ -1,0 +1,117 @@
+"""torch.distributed's own functions, each checked for its values by every rank. Knows of no simulator.
+
+torchrun --nproc-per-node N distributed.py [NAME ...]
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+def filled(value: float, *, dtype: torch.dtype = torch.float32, n: int = 4) -> torch.Tensor:
+    return torch.full((n,), value, dtype=dtype, device=device)
+
+
+def expect(got: torch.Tensor, *values: float) -> None:
+    assert got.flatten().tolist() == list(values), (got.tolist(), values)
+
+
+def all_reduce() -> None:
+    for dtype in (torch.int32, torch.int64, torch.float32, torch.float64, torch.bfloat16):
+        for op, value in (
+            (dist.ReduceOp.SUM, world * (world + 1) // 2),
+            (dist.ReduceOp.MAX, world),
+            (dist.ReduceOp.MIN, 1),
+        ):
+            x = filled(rank + 1, dtype=dtype)
+            dist.all_reduce(x, op)
+            expect(x, *[value] * 4)
+    x = filled(rank + 1)
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    expect(x, *[(world + 1) / 2] * 4)
+
+
+def one_number() -> None:
+    """The host reads it at once, while it is on its way: the sender's, not a default."""
+    x = torch.tensor([40.0 + rank], device=device)
+    dist.broadcast(x, src=world - 1)
+    assert x.item() == 40.0 + world - 1
+    y = torch.tensor(1.5 + rank, device=device)
+    dist.all_reduce(y)
+    assert y.item() == sum(1.5 + r for r in range(world))
+
+
+def movement() -> None:
+    x = filled(7.0 if rank == 1 else 0.0)
+    dist.broadcast(x, src=1)
+    expect(x, *[7.0] * 4)
+    parts = [torch.empty(2, device=device) for _ in range(world)]
+    dist.all_gather(parts, filled(rank, n=2))
+    for r, part in enumerate(parts):
+        expect(part, r, r)
+    out = torch.empty(2, device=device)
+    dist.reduce_scatter_tensor(out, torch.arange(2 * world, dtype=torch.float32, device=device))
+    expect(out, 2 * rank * world, (2 * rank + 1) * world)
+    mine = filled(rank + 1)
+    dist.reduce(mine, dst=0)
+    if rank == 0:
+        expect(mine, *[world * (world + 1) / 2] * 4)
+
+
+def all_to_all() -> None:
+    out = torch.empty(world, device=device)
+    dist.all_to_all_single(out, torch.arange(world, dtype=torch.float32, device=device) + 10 * rank)
+    expect(out, *[10 * r + rank for r in range(world)])
+    # Uneven: rank r sends s + 1 numbers to rank s.
+    sent = filled(rank, n=world * (world + 1) // 2)
+    got = torch.empty(world * (rank + 1), device=device)
+    dist.all_to_all_single(got, sent, [rank + 1] * world, list(range(1, world + 1)))
+    expect(got, *[r for r in range(world) for _ in range(rank + 1)])
+
+
+def point_to_point() -> None:
+    right, left = (rank + 1) % world, (rank - 1) % world
+    got = torch.empty(3, device=device)
+    for request in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, filled(rank, n=3), right), dist.P2POp(dist.irecv, got, left)]
+    ):
+        request.wait()
+    expect(got, *[left] * 3)
+
+
+def objects() -> None:
+    everyone: list[object] = [None] * world
+    dist.all_gather_object(everyone, {"rank": rank, "text": "x" * (10 * rank)})
+    assert everyone == [{"rank": r, "text": "x" * (10 * r)} for r in range(world)], everyone
+    shared = ["from zero", 3, [1, 2]] if rank == 0 else [None] * 3
+    dist.broadcast_object_list(shared, src=0)
+    assert shared == ["from zero", 3, [1, 2]], shared
+
+
+def groups() -> None:
+    pairs = [dist.new_group([r, r + 1]) for r in range(0, world, 2)]
+    x = filled(rank)
+    dist.all_reduce(x, group=pairs[rank // 2])
+    expect(x, *[2 * (rank // 2) * 2 + 1] * 4)
+    host = dist.new_group(backend="gloo")
+    dist.monitored_barrier(host)
+    dist.barrier()
+
+
+def main() -> None:
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    checks = [all_reduce, one_number, movement, all_to_all, point_to_point, objects, groups]
+    for check in checks:
+        if len(sys.argv) == 1 or check.__name__ in sys.argv[1:]:
+            check()
+            print(f"rank {rank}: {check.__name__} is right", flush=True)
+    dist.destroy_process_group()
+
+
+main()
