@@ -53,7 +53,7 @@ CONV_RATE, CONV_BANDWIDTH, CONV_FLOOR_NS = 0.80, 0.83, 3_000
 LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
 TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
 
-#: Kinds of work for the engine, each with its own rates: see :mod:`.rates`.
+#: Kinds of work for the engine, so that rates can apply.
 MEMORY, MATRIX, ATTENTION = 1, 2, 3
 
 _CUDA_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}  # cudaDataType

@@ -30,7 +30,6 @@ from eidolon_simcore.engine.interface import Blocked, NetworkEngine
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
-from eidolon_simcore.rates import beside_collectives
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.server import RejectedError, Send, Server
 from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
@@ -78,7 +77,6 @@ class Simulation:
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         costs = CostModel(plan.gpu)
-        self._rates = engine.rates(beside_collectives())
         measured = plan.host_cost == "measured"
         parts = (engine, costs, self._collectives, self._memory, self._steps, self._labels, self._tally)
         self._world = World(*parts, measured, plan.gpu, self._sinks)
@@ -219,7 +217,6 @@ class Simulation:
     def _add_rank(self, rank: int) -> None:
         self._known_ranks.add(rank)
         self._engine.add_rank(rank)
-        self._engine.set_rates(rank, self._rates)
 
     def _batch(self, server: Server, batch: pb.EventBatch, now: float) -> None:
         session = self._session(server, batch.session)
