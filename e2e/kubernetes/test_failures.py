@@ -59,7 +59,6 @@ def test_a_killed_agent_comes_back_and_changes_nothing(namespace: Namespace) -> 
     assert operations(namespace, "agent") == asked_for(namespace, "agent")
 
 
-@pytest.mark.slow
 def test_a_killed_rank_ends_the_run(namespace: Namespace) -> None:
     start(namespace, "rank")
     # The launcher has the same words in its command line: only the rank begins with them.
@@ -76,7 +75,6 @@ def test_a_killed_rank_ends_the_run(namespace: Namespace) -> None:
     assert failure["exitCode"] == 128 + signal.SIGKILL
 
 
-@pytest.mark.slow
 def test_a_killed_operator_changes_nothing(namespace: Namespace, operator: Operator) -> None:
     start(namespace, "steady", seconds="15")
     before = namespace.pods()
@@ -89,7 +87,6 @@ def test_a_killed_operator_changes_nothing(namespace: Namespace, operator: Opera
     assert namespace.simc("steady")["status"]["attempt"] == 1
 
 
-@pytest.mark.slow
 def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
     start(namespace, "core", seconds="60")
     killed = time.monotonic()
@@ -101,7 +98,7 @@ def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
 
 @pytest.mark.slow
 def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
-    start(namespace, "full", "--burst", "60000", seconds="3", servers=2)
+    start(namespace, "full", "--burst", "20000", seconds="3", servers=2)
     # While the agents stand still nobody reads the rings; the ranks fill them and end, or wait for room.
     pods = [namespace.pods()[f"full-server-{number}"] for number in range(2)]
     agents = [agent for pod in pods for agent in namespace.cluster.processes(pod, "eidolon_interposer.agent")]
@@ -119,12 +116,11 @@ def test_a_workload_that_fails_is_told_with_its_last_line(namespace: Namespace) 
     namespace.apply(simulated_cluster("sad", "busy.py", "--seconds", "1", "--exit", "3"))
     seen = namespace.wait_for_phase("sad", "Failed", timeout_s=90)
     assert condition(seen, "Failed")["reason"] == "WorkloadFailed"
-    failure = seen["status"]["failures"][-1]
-    assert failure["exitCode"] == 3
-    assert "operations" in failure["message"]
+    assert any(
+        failure.get("exitCode") == 3 and "operations" in failure["message"] for failure in seen["status"]["failures"]
+    ), seen["status"]["failures"]
 
 
-@pytest.mark.slow
 @pytest.mark.may_be_refused
 def test_a_quota_that_forbids_a_pod_is_told(namespace: Namespace) -> None:
     namespace.apply(
