@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--host-memory",
         metavar="SIZE",
-        help="of this machine, for large allocations of all ranks (80%% of what it has): who would exceed it waits until"
+        help="of this machine, for large allocations of all ranks (80%% of all): who would exceed it waits until"
         " another frees",
     )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")

@@ -11,8 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import LIB
 
+import eidolon_interposer
+
+LIB = Path(os.environ.get("EIDOLON_TEST_LIB", Path(eidolon_interposer.__file__).parent / "lib"))
 MIB = 1 << 20
 CHILD = """
 import ctypes, os, sys

@@ -56,9 +56,9 @@ const Budget &budget() {
 }
 
 // Resident pages that belong to no file, in bytes; 0 if the process is gone.
-size_t private_bytes(const char *pid) {
+size_t private_bytes(pid_t pid) {
   char path[64], text[128];
-  snprintf(path, sizeof path, "/proc/%s/statm", pid);
+  snprintf(path, sizeof path, "/proc/%d/statm", pid);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0)
     return 0;
@@ -77,17 +77,16 @@ struct Use {
 
 Use use_now() {
   Use use;
-  char own[24];
-  snprintf(own, sizeof own, "%d", getpid());
   DIR *directory = opendir(budget().directory);
   if (directory == nullptr)
     return use;
   while (const dirent *entry = readdir(directory)) {
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
       continue;
-    const size_t bytes = private_bytes(entry->d_name);
+    const pid_t pid = atoi(entry->d_name);
+    const size_t bytes = private_bytes(pid);
     use.all += bytes;
-    if (strcmp(entry->d_name, own) == 0)
+    if (pid == getpid())
       use.mine = bytes;
     else
       use.most = bytes > use.most ? bytes : use.most;
