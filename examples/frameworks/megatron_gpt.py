@@ -18,8 +18,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
-
-VOCABULARY = 8192
+from torch.nn.functional import silu
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--tensor", type=int, default=1)
@@ -29,6 +28,8 @@ parser.add_argument("--width", type=int, default=256)
 parser.add_argument("--ffn", type=int, help="width of the feed-forward part; four times the width unless given")
 parser.add_argument("--heads", type=int, default=4)
 parser.add_argument("--length", type=int, default=256)
+parser.add_argument("--vocabulary", type=int, default=8192)
+parser.add_argument("--llama", action="store_true", help="layers as in Llama 2: SwiGLU, RMSNorm, rotary, no biases")
 parser.add_argument("--micro-batch", type=int, default=2)
 parser.add_argument("--micro-batches", type=int, default=4, help="gradient accumulation: this many to a step")
 parser.add_argument("--recompute", action="store_true", help="full activation recomputation")
@@ -41,6 +42,7 @@ torch.cuda.set_device(local_rank)
 torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
 parallel_state.initialize_model_parallel(arguments.tensor, arguments.pipeline)
 model_parallel_cuda_manual_seed(1)
+llama = {"gated_linear_unit": True, "activation_func": silu, "normalization": "RMSNorm", "add_bias_linear": False}
 recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 config = TransformerConfig(
     tensor_model_parallel_size=arguments.tensor,
@@ -53,15 +55,17 @@ config = TransformerConfig(
     params_dtype=torch.bfloat16,
     pipeline_dtype=torch.bfloat16,
     gradient_accumulation_fusion=False,  # a kernel of Apex
+    **(llama if arguments.llama else {}),
     **(recompute if arguments.recompute else {}),
 )
 model = GPTModel(
     config,
-    get_gpt_layer_local_spec(),
-    vocab_size=VOCABULARY,
+    get_gpt_layer_local_spec(normalization=config.normalization),
+    vocab_size=arguments.vocabulary,
     max_sequence_length=arguments.length,
     pre_process=parallel_state.is_pipeline_first_stage(),
     post_process=parallel_state.is_pipeline_last_stage(),
+    position_embedding_type="rope" if arguments.llama else "learned_absolute",
 ).cuda()
 model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), model)
 optimizer = get_megatron_optimizer(
@@ -74,7 +78,7 @@ mask = torch.ones(1, 1, arguments.length, arguments.length, device="cuda").tril(
 
 def batches():
     while True:
-        yield torch.randint(0, VOCABULARY, (arguments.micro_batch, arguments.length), device="cuda")
+        yield torch.randint(0, arguments.vocabulary, (arguments.micro_batch, arguments.length), device="cuda")
 
 
 def forward(data, part):
