@@ -143,8 +143,9 @@ def _parser() -> argparse.ArgumentParser:
 
     fetch = verbs.add_parser(
         "fetch",
-        help="bring summary, recording and logs of a run in Kubernetes here",
-        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine.",
+        help="bring summary, recording, trace and logs of a run in Kubernetes here",
+        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine. Of a run that "
+        "has ended and was recorded it writes the trace, as `eidolon trace` does.",
         allow_abbrev=False,
     )
     fetch.add_argument("target", metavar="simc/NAME")
@@ -255,6 +256,8 @@ def _fetch(options: argparse.Namespace) -> int:
         return 1
     if not any(file.name == "summary.json" for file in files):
         _complain(f"fetch: there is no summary.json yet: the run is {core.phase or 'not begun'}")
+    elif any(file.name.startswith("recording/") for file in files):
+        return tracing.write(out)
     return 0
 
 

@@ -95,6 +95,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
                 "topology": dict(network.topology) if network.topology is not None else None,
             },
             "startup_timeout_s": spec.startup_timeout_s,
+            "time_limit_s": spec.time_limit_s,
             "attempt": attempt,
             "token": token if token is not None else secrets.token_hex(16),
         },

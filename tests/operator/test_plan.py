@@ -57,6 +57,7 @@ def test_the_whole_plan() -> None:
                 "topology": None,
             },
             "startup_timeout_s": 600,
+            "time_limit_s": None,
             "token": "secret",
         },
         "server": {
