@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +47,11 @@ class Plan:
     def ring_bytes(self) -> int:
         """Shared memory of one rank."""
         return ring_bytes()
+
+    def with_server_conf(self, settings: Mapping[str, str]) -> Plan:
+        """The plan with further settings in every ``server.conf``: those of the machine it runs on."""
+        server = self.document["server"]
+        return Plan(self.spec, {**self.document, "server": {**server, "conf": {**server["conf"], **settings}}})
 
 
 def ring_bytes() -> int:
