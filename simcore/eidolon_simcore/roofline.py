@@ -61,11 +61,13 @@ MEMORY, MATRIX, ATTENTION = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Work, how far its sizes are known (``roofline`` or ``unknown``), and its kind for the engine."""
+    """Work, how far its sizes are known (``roofline`` or ``unknown``), its kind for the engine, and what it asks of
+    the memory (0 where instructions bound it)."""
 
     work: Work
     source: str
     kind: int
+    moved_bytes: float = 0.0
 
 
 class Roofline:
@@ -92,7 +94,8 @@ class Roofline:
         key = kernel_key(name)
         kin = f"kernels {moved.family} {key.split('<', 1)[0]}"
         work = Work("kernel " + key, sizes, self.memory_ns(moved), kin)
-        return Analysis(work, "roofline" if moved.exact else "unknown", kind)
+        bytes_bound = 0.0 if FIT[moved.family].elements_per_ns else float(moved.bytes)
+        return Analysis(work, "roofline" if moved.exact else "unknown", kind, bytes_bound)
 
     def memory_ns(self, moved: Traffic) -> float:
         family = FIT[moved.family]
@@ -129,7 +132,7 @@ class Roofline:
         sizes += [0.15 * bool(s.get("ta")), 0.15 * bool(s.get("tb"))]
         kind = "half" if half else volume.units.removesuffix("_simt")
         work = Work(f"gemm {kind} {alignment}", tuple(sizes), max(compute_ns, memory_ns) + GEMM_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX)
+        return Analysis(work, "roofline", MATRIX, volume.bytes)
 
     def _rate(self, units: str) -> float:
         return self._gpu.peak_flops(units) * (SIMT_RATE if units in ("fp32_simt", "fp64") else GEMM_RATE)
@@ -144,7 +147,7 @@ class Roofline:
         sizes = (*(math.log(x) for x in (n * oh * ow, c, k, r * q)), 0.5 * math.log(h * w / (oh * ow)))
         kind = "half" if SIZES[volume.dtype] == 2 else volume.dtype
         work = Work(f"conv {s.name} {kind}", sizes, max(volume.flops / rate * 1e9, memory_ns) + CONV_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX)
+        return Analysis(work, "roofline", MATRIX, volume.bytes)
 
     def attention(self, s: Signature) -> Analysis:
         return self._attention(volumes.attention(s))
@@ -161,7 +164,8 @@ class Roofline:
         sizes = (math.log(a.b * a.h), math.log(a.sq), math.log(a.skv), heads, math.log(a.d), 0.3 * a.causal)
         group = f"attention {a.library} {'backward' if a.backward else 'forward'} {'fp32' if full else 'half'}"
         floor_ns = 8_000 if a.backward else 4_000
-        return Analysis(Work(group, sizes, max(volume.flops / rate * 1e9, memory_ns) + floor_ns), "roofline", ATTENTION)
+        work = Work(group, sizes, max(volume.flops / rate * 1e9, memory_ns) + floor_ns)
+        return Analysis(work, "roofline", ATTENTION, volume.bytes)
 
     def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
         """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""
@@ -174,7 +178,8 @@ class Roofline:
         memory_ns = moved / (LIBRARY_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
         compute_ns = flops / (LIBRARY_RATE * self._gpu.peak_flops("fp32_simt")) * 1e9
         sizes = (math.log(max(1, moved)), math.log(max(1, flops)))
-        return Analysis(Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS), source, MEMORY)
+        work = Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS)
+        return Analysis(work, source, MEMORY, moved)
 
 
 def attention_share(backward: bool, d: int, skv: int) -> float:

@@ -89,6 +89,7 @@ class Simulation:
         self._progress = Progress()
         self._began = self._active_at = now
         self._joined_at: float | None = None
+        self._complete_at: float | None = None  # when the last server said hello
         self._clocks_at = now
         self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
@@ -120,15 +121,16 @@ class Simulation:
         connected = sum(s.send is not None for s in self._servers.values())
         send(pb.CoreMessage(welcome=pb.Welcome(protocol=1, version=self._version, servers_connected=connected)))
         server.told_to_go = False
-        self._open_gate()
+        self._open_gate(now)
         if self.state is not None:
             self._stop(server)
         return server.index
 
-    def _open_gate(self) -> None:
+    def _open_gate(self, now: float) -> None:
         """Workloads start once every server has said hello."""
         servers = self._servers.values()
         if all(s.said_hello for s in servers):
+            self._complete_at = now if self._complete_at is None else self._complete_at
             for server in servers:
                 if server.send is not None and not server.told_to_go:
                     server.told_to_go = True
@@ -338,6 +340,7 @@ class Simulation:
             self._stop_all()
         if self.state is None:
             self._check_startup(now)
+            self._check_time(now)
             self._check_streams(now)
             self._check_stuck(now)
 
@@ -372,6 +375,13 @@ class Simulation:
                 text = f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first"
                 self.fail(text, now, cause=Cause.RANK_MISSING)
 
+    def _check_time(self, now: float) -> None:
+        limit = self.plan.time_limit_s
+        if limit is not None and self._complete_at is not None and now - self._complete_at > limit:
+            blocked, asking, busy = self._standing()
+            text = f"the run took longer than {limit:g} s (spec.timeLimit): {self._who_waits(blocked, asking, busy)}"
+            self.fail(text, now, cause=Cause.TIME_LIMIT_EXCEEDED)
+
     def _check_streams(self, now: float) -> None:
         for server in self._servers.values():
             if server.lost_at is not None and now - server.lost_at > self.plan.reconnect_timeout_s:
@@ -383,19 +393,26 @@ class Simulation:
         quiet = now - self._active_at
         if quiet < min(self.plan.stuck_timeout_s, self.plan.left_timeout_s):
             return
-        live = {rank for rank, session in self._sessions.items() if not session.left}
+        live = self._live()
         waiting = [rank for rank in self._known_ranks if rank not in self._sessions and rank < self._expected_world]
         if not live or waiting:
             return  # ranks that have yet to start are the startup timeout's business
-        blocked = self._engine.blocked()
-        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        blocked, asking, busy = self._standing()
         if not asking:
             return
-        busy = sorted(live - asking - self._idle())
         gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
-        if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked, sorted(asking), busy), now, cause=Cause.DEADLOCK)
+        if quiet >= (limit if live <= set(asking) else self.plan.idle_timeout_s):
+            self.fail(f"no rank can go on: {self._who_waits(blocked, asking, busy)}", now, cause=Cause.DEADLOCK)
+
+    def _live(self) -> set[int]:
+        return {rank for rank, session in self._sessions.items() if not session.left}
+
+    def _standing(self) -> tuple[list[Blocked], list[int], list[int]]:
+        """Collectives that wait for members, ranks that wait for an answer, ranks that neither wait nor are idle."""
+        live, blocked = self._live(), self._engine.blocked()
+        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        return blocked, sorted(asking), sorted(live - asking - self._idle())
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
@@ -415,7 +432,7 @@ class Simulation:
                 text += f" for rank {_list(list(b.missing))}" + (f" (rank {_list(left)} has left)" if left else "")
             parts.append(text)
         parts += self._collectives.waiting_for_members()
-        return "no rank can go on: " + "; ".join(parts)
+        return "; ".join(parts) or "no rank waits for another"
 
     # ---- for readers ----------------------------------------------------------------------------------------------
 
