@@ -155,14 +155,14 @@ class Roofline:
     def _attention(self, a: Attention) -> Analysis:
         volume = a.volume
         share = attention_share(a.backward, a.d, a.skv if a.causal else 2 * a.skv)
-        if a.library != "cudnn":
-            share *= 0.62 if a.library == "flash" else 0.4  # kernels of the generation before, on Hopper
+        if a.family != "cudnn":
+            share *= 0.62 if a.family == "flash" else 0.4  # kernels of the generation before, on Hopper
         full = a.dtype == "fp32"
         rate = self._gpu.peak_flops("fp16" if full else a.dtype) * share * (0.25 if full else 1.0)
         memory_ns = volume.bytes / (0.8 * self._gpu.bandwidth_bytes_per_s) * 1e9
         heads = 0.3 * math.log(a.h / a.kvh)
         sizes = (math.log(a.b * a.h), math.log(a.sq), math.log(a.skv), heads, math.log(a.d), 0.3 * a.causal)
-        group = f"attention {a.library} {'backward' if a.backward else 'forward'} {'fp32' if full else 'half'}"
+        group = f"attention {a.family} {'backward' if a.backward else 'forward'} {'fp32' if full else 'half'}"
         floor_ns = 8_000 if a.backward else 4_000
         work = Work(group, sizes, max(volume.flops / rate * 1e9, memory_ns) + floor_ns)
         return Analysis(work, "roofline", ATTENTION, volume.bytes)

@@ -48,7 +48,7 @@ class Attention:
     dv: int
     causal: bool
     dtype: str
-    library: str  #: cudnn, flash or efficient
+    family: str  #: of kernels: cudnn, flash or efficient
 
     @property
     def volume(self) -> Volume:
@@ -104,5 +104,5 @@ def fused_attention(name: str, operator: Signature | None) -> Attention | None:
     kind = operator.get(f"in{first}_dtype")
     dtype = "bf16" if kind == _SCALAR_BF16 else "fp16" if kind == _SCALAR_HALF else "fp32"
     causal = bool(operator.get("is_causal") or operator.get("custom_mask_type"))
-    library = "efficient" if "fmha" in name else "flash"
-    return Attention(backward, b, h, kvh, sq, skv, d, dv, causal, dtype, library)
+    family = "efficient" if "fmha" in name else "flash"
+    return Attention(backward, b, h, kvh, sq, skv, d, dv, causal, dtype, family)
