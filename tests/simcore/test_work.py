@@ -10,8 +10,8 @@ from eidolon_simcore.work import per_launch
 
 H100 = catalogue.gpu("h100-sxm")
 BF16, HALF = 15, 5  # c10::ScalarType
-FORWARD = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>, false, true>(Flash_fwd_params)"
-BACKWARD = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8>>()"
+FORWARD = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>, false, true>()"
+BACKWARD = "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 64>>()"
 
 
 def operator(name: str, first: int, *shapes: tuple[int, ...], **attributes: int) -> Signature:
