@@ -1,10 +1,12 @@
 """Makes the cost tables that come with the package from profiler traces and published measurements.
 
-    python -m bench.tables --traces TRACE.json.gz ... [--gemm gemm_perf.parquet]
+    python -m bench.tables --gpu h200 --traces TRACE.json.gz ... --operators operators.parquet ...
+    python -m bench.tables --gemm gemm_perf.parquet
 
-A trace's kernels become points by signature: the median of those that no collective ran beside. ``--gemm`` takes
-a GEMM table of aiconfigurator-core (Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16
-linear layers through PyTorch and cuBLAS on an H100; odd row counts beside even ones are left out."""
+A trace's kernels become points by signature: the median of those that no collective ran beside. ``--operators`` takes
+what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core (Apache-2.0;
+``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and cuBLAS on an H100;
+odd row counts beside even ones are left out."""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ import gzip
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
+from bench import operator_table
 from eidolon_simcore import recorded
 from eidolon_simcore.signature import Signature
 
@@ -75,31 +78,49 @@ def _write(name: str, columns: dict[str, list[Any]], provenance: dict[str, str])
     print(f"{TABLES / name}: {table.num_rows} rows, {(TABLES / name).stat().st_size} bytes")
 
 
+GPUS = {
+    "h100": {"gpu": "NVIDIA H100 80GB HBM3 (SXM, 700 W)", "date": "2026-11-27"},
+    "h200": {"gpu": "NVIDIA H200 (SXM, 700 W)", "date": "2026-11-28"},
+}
+SOFTWARE = {"torch": "2.11.0+cu130", "driver": "580.159.04"}
+
+
+def _columns(found: Mapping[tuple[str, str, str, str], list[float]]) -> dict[str, list[Any]]:
+    rows = sorted((key, statistics.median(ns), len(ns)) for key, ns in found.items())
+    columns: dict[str, list[Any]] = {
+        key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "attributes", "operator"))
+    }
+    return columns | {"ns": [row[1] for row in rows], "count": [row[2] for row in rows]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__.splitlines()[0])
+    parser.add_argument("--gpu", choices=GPUS, default="h100", help="what the traces and operators were measured on")
     parser.add_argument("--traces", type=Path, nargs="*", default=[])
+    parser.add_argument("--operators", type=Path, nargs="*", default=[])
     parser.add_argument("--gemm", type=Path)
     parser.add_argument("--note", default="")
     arguments = parser.parse_args()
     if arguments.traces:
-        rows = sorted((key, statistics.median(ns), len(ns)) for key, ns in points(arguments.traces).items())
-        columns: dict[str, list[Any]] = {
-            key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "attributes", "operator"))
+        names = ", ".join(p.name.split(".")[0] for p in arguments.traces)
+        provenance = {
+            "source": f"PyTorch profiler traces of training steps: {names}",
+            "clock": "as each step ran, under its power limit; not recorded",
+            "note": arguments.note,
         }
-        columns |= {"ns": [row[1] for row in rows], "count": [row[2] for row in rows]}
-        _write(
-            "kernels.parquet",
-            columns,
-            {
-                "gpu": "NVIDIA H100 80GB HBM3 (SXM, 700 W)",
-                "source": "PyTorch profiler traces of training steps: " + ", ".join(p.name for p in arguments.traces),
-                "torch": "2.11.0+cu130",
-                "driver": "580.159.04",
-                "date": "2026-11-27",
-                "clock": "as each step ran, under its power limit; not recorded",
-                "note": arguments.note,
-            },
-        )
+        columns = _columns(points(arguments.traces))
+        _write(f"kernels_{arguments.gpu}.parquet", columns, {**GPUS[arguments.gpu], **SOFTWARE, **provenance})
+    if arguments.operators:
+        found: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+        for signature, operator, ns in operator_table.rows(arguments.operators):
+            found[_key(signature, operator)].append(ns)
+        provenance = {
+            "source": "eidolon profile operators: median of three, L2 warm",
+            "clock": "1,980 MHz: short work between pauses; spin kernels before the cases read 1,940 to 1,960",
+            "note": arguments.note,
+        }
+        columns = _columns(found)
+        _write(f"operators_{arguments.gpu}.parquet", columns, {**GPUS[arguments.gpu], **SOFTWARE, **provenance})
     if arguments.gemm:
         table = parquet.read_table(arguments.gemm).to_pydict()
         keep = [

@@ -103,10 +103,7 @@ def build(base: str | None, registry: str) -> list[Path]:
     for target in TARGETS:
         archive = SCRATCH / f"eidolon-{target}.tar"
         archive.unlink(missing_ok=True)
-        try:
-            archive.hardlink_to(kept / archive.name)
-        except OSError:  # another file system
-            shutil.copyfile(kept / archive.name, archive)
+        link(str(kept / archive.name), str(archive))
         archives.append(archive)
     return archives
 
@@ -158,13 +155,45 @@ def lay_out() -> Path:
         ".",
     )
     [wheel] = wheels.glob("*.whl")
-    install = (uv, "pip", "install", "--quiet", f"--python={sys.executable}", "--compile-bytecode", "--target")
-    run(*install, str(context / "site"), str(wheel))
-    run(*install, str(context / "operator"), f"{wheel}[kubernetes]")
+    for name in ("dependencies", "kubernetes"):
+        shutil.copytree(dependencies(uv, name), context / name, copy_function=link)
+    only_new(context / "kubernetes", context / "dependencies")
+    install(uv, context / "site", "--no-deps", str(wheel))
     strip(context / "site")
-    only_new(context / "operator", context / "site")
     add_variants(context / "interposer" / "eidolon_interposer")
     return context
+
+
+def dependencies(uv: str, name: str) -> Path:
+    """A folder with everything that Eidolon needs from others, with `kubernetes` also what its operator does.
+
+    Kept in the user's cache, compiled, for as long as pyproject.toml asks for the same.
+    """
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    wanted = sorted({*project["dependencies"], *project["optional-dependencies"].get(name, ())})
+    kept = CACHE / f"{name}-{hashlib.sha256(repr((PYTHON, wanted)).encode()).hexdigest()[:16]}"
+    if not kept.exists():
+        partial = kept.with_name(f".{kept.name}.{os.getpid()}")
+        try:
+            install(uv, partial, *wanted)
+            partial.rename(kept)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return kept
+
+
+def link(source: str, target: str) -> None:
+    """The same file under another name; a copy where that is another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def install(uv: str, directory: Path, *what: str) -> None:
+    """Installs packages, compiled, into a folder."""
+    options = ("--quiet", "--compile-bytecode", f"--python={sys.executable}", f"--target={directory}")
+    run(uv, "pip", "install", *options, *what)
 
 
 def add_variants(package: Path) -> None:

@@ -1,6 +1,6 @@
 """The supervisor: the first process of the cluster's namespaces. It ends, and everything in there ends.
 
-    python -m e2e.cluster.inside STATE_DIRECTORY LISTENING_DESCRIPTOR
+    python -m e2e.cluster.inside STATE_DIRECTORY LISTENING_DESCRIPTOR CGROUP...
 
 `lifecycle` starts it with `unshare`. It gives the cluster mounts and a network of its own, starts the components in
 order, starts again what ends, reaps what is orphaned, and forwards the connections of a socket that was opened outside,
@@ -39,6 +39,8 @@ def main() -> None:
     layout = Layout(Path(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
     listener.set_inheritable(False)
+    for cgroup in sys.argv[3:]:
+        Path(cgroup, "cgroup.procs").write_text("0")  # this process, and what it will start
     isolate_mounts()
     make_network()
     supervisor = Supervisor(layout)

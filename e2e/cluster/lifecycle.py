@@ -36,6 +36,12 @@ NEEDED = (
 UP_TIMEOUT_S = 240.0
 DOWN_TIMEOUT_S = 60.0
 CGROUPS = Path("/sys/fs/cgroup")
+#: The cgroup of the components, below the cluster's.
+COMPONENTS = "components"
+#: As many processes outside the cluster get, together, as much time as it does.
+CPU_WEIGHT = 16
+#: What one process weighs, with cgroup v1 and v2.
+_WEIGHTS = (("cpu.shares", 1024), ("cpu.weight", 100))
 
 
 class ClusterError(Exception):
@@ -152,7 +158,7 @@ def _start(layout: Layout, lock: IO[str]) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     cgroup = f"eidolon-e2e-{hashlib.sha256(str(layout.root).encode()).hexdigest()[:8]}"
-    _make_cgroups(cgroup)
+    homes = [str(home) for home in _make_cgroups(cgroup)]
     for directory in (layout.etc / "cni", layout.var, layout.logs):
         directory.mkdir(parents=True)
     authority = certificates.Authority(layout.etc / "pki")
@@ -164,7 +170,7 @@ def _start(layout: Layout, lock: IO[str]) -> None:
     layout.kubeconfig.touch(mode=0o600)
     layout.kubeconfig.write_text(components.kubeconfig(layout, "admin", f"https://127.0.0.1:{port}"))
     descriptors = (listener.fileno(), lock.fileno())
-    supervisor = [sys.executable, "-m", "e2e.cluster.inside", str(layout.root), str(listener.fileno())]
+    supervisor = [sys.executable, "-m", "e2e.cluster.inside", str(layout.root), str(listener.fileno()), *homes]
     namespaces = ["--fork", "--kill-child", "--pid", "--net", "--mount", "--mount-proc"]
     with (layout.logs / "supervisor.log").open("wb") as log:
         process = subprocess.Popen(
@@ -238,15 +244,33 @@ def _hierarchies() -> list[Path]:
     return [entry for entry in CGROUPS.iterdir() if entry.is_dir() and not entry.is_symlink()]
 
 
-def _make_cgroups(name: str) -> None:
-    """Makes the cgroup under which the kubelet puts those of the pods."""
+def _make_cgroups(name: str) -> list[Path]:
+    """Makes the cgroup under which the kubelet puts those of the pods. Returns one beside them, for the components.
+
+    To the scheduler a cgroup is one competitor, however many pods are in it, and each process outside is another: on a
+    machine that does something else besides, a cluster of usual weight would get next to nothing.
+    """
     for hierarchy in _hierarchies():
         directory = hierarchy / name
-        directory.mkdir(exist_ok=True)
+        (directory / COMPONENTS).mkdir(parents=True, exist_ok=True)
+        _set_weight(directory, CPU_WEIGHT)
+        _set_weight(directory / COMPONENTS, 2)  # that of the pods is the node's number of cores
         for setting in ("cpuset.cpus", "cpuset.mems"):  # with v1, they start empty, and no process can be added
             file = directory / setting
             if file.exists() and not (hierarchy / "cgroup.controllers").exists():
                 file.write_text((hierarchy / setting).read_text())
+    return [home for hierarchy in _hierarchies() if _weighs(home := hierarchy / name / COMPONENTS)]
+
+
+def _weighs(cgroup: Path) -> bool:
+    return any((cgroup / setting).exists() for setting, _ in _WEIGHTS)
+
+
+def _set_weight(cgroup: Path, processes: int) -> None:
+    """Has a cgroup weigh as much as so many processes, where there is a hierarchy that shares out processor time."""
+    for setting, one in _WEIGHTS:
+        if (cgroup / setting).exists():
+            (cgroup / setting).write_text(str(processes * one))
 
 
 def _remove_cgroups(name: str) -> None:

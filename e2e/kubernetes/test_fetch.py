@@ -19,7 +19,7 @@ def fetch(namespace: Namespace, name: str, *options: str, where: Path) -> subpro
     return subprocess.run([*command, *options], cwd=where, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_summary_and_recording(namespace: Namespace, tmp_path: Path) -> None:
+def test_summary_recording_and_trace(namespace: Namespace, tmp_path: Path) -> None:
     namespace.apply(simulated_cluster("told", "busy.py", "--seconds", "1", recording={"enabled": True}))
     namespace.wait_for_phase("told", "Succeeded", timeout_s=120)
     done = fetch(namespace, "told", where=tmp_path)
@@ -28,6 +28,7 @@ def test_summary_and_recording(namespace: Namespace, tmp_path: Path) -> None:
     assert directory.name.startswith("told-20")
     assert json.loads((directory / "summary.json").read_text())["state"] == "Succeeded"
     assert any((directory / "recording").iterdir())
+    assert (directory / "trace.pftrace.gz").stat().st_size > 100
     assert not (directory / "plan.json").exists()  # a local run's has the token
     again = fetch(namespace, "told", "--no-recording", "--out", "again", where=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -27,13 +27,12 @@ def api_proxy(namespace: Namespace) -> Iterator[str]:
     """HOST:PORT at which the API server can be read without credentials."""
     kubeconfig = f"--kubeconfig={namespace.kubectl.kubeconfig}"
     command = [binaries.program("kubectl"), kubeconfig, "proxy", "--port=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip().rpartition(" ")[2]  # Starting to serve on HOST:PORT
-    finally:
-        process.terminate()
-        process.wait(20)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip().rpartition(" ")[2]  # Starting to serve on HOST:PORT
+        finally:
+            process.terminate()
 
 
 def test_dashboards_show_a_run_of_the_cluster(namespace: Namespace, torch: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Run
+from e2e.runs import Run
 
 SCRIPT = "e2e/local/workloads/distributed.py"
 CHECKS = ("all_reduce", "one_number", "movement", "all_to_all", "point_to_point", "objects", "groups")

@@ -55,7 +55,7 @@ def sources() -> tuple[Path, Path]:
 def digest() -> str:
     """Names the sources that a cached plugin was built from."""
     plugin, shim = sources()
-    files = sorted({*plugin.rglob("*.h"), *plugin.rglob("*.cpp"), shim / "core.h", shim / "abi.h"})
+    files = sorted({*plugin.rglob("*.h"), *plugin.rglob("*.cpp"), shim / "core.h", shim / "abi.h", shim / "glibc.c"})
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
@@ -110,18 +110,20 @@ def _cuda_include(site: Path) -> Path:
     raise PluginError(f"no cuda_runtime_api.h beside torch in {site} (nvidia-cuda-runtime, or CUDA_HOME)")
 
 
-def command(site: Path, out: Path) -> list[str]:
-    """The compiler's command line. Symbols of the shim stay undefined: it is loaded before any plugin."""
+def commands(site: Path, out: Path) -> tuple[list[str], list[str]]:
+    """The compiler's command lines. Symbols of the shim stay undefined: it is loaded before any plugin."""
     plugin, shim = sources()
     torch = site / "torch"
-    return [
-        *shlex.split(os.environ.get("CXX", "g++")),
+    floor = out.with_name("glibc.o")  # the plugin loads wherever the shim does
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    return [*compiler, *("-x", "c", "-O2", "-fPIC", "-fno-builtin", "-c", str(shim / "glibc.c"), "-o", str(floor))], [
+        *compiler,
         *("-std=c++20", "-O2", "-DNDEBUG", "-D_GLIBCXX_USE_CXX11_ABI=1", "-Wall", "-Wextra", "-Werror"),
         *("-fPIC", "-shared", "-fvisibility=hidden", "-fvisibility-inlines-hidden"),
         *("-I", str(plugin), "-I", str(shim)),
         *("-isystem", str(torch / "include"), "-isystem", str(_cuda_include(site))),
         *("-idirafter", str(plugin / "fallback")),
-        *(str(plugin / "plugin.cpp"), "-o", str(out)),
+        *(str(plugin / "plugin.cpp"), str(floor), "-o", str(out)),
         *("-L", str(torch / "lib"), "-Wl,--no-as-needed", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-Wl,-z,nodelete"),
     ]
 
@@ -149,15 +151,15 @@ def build(site: Path, directory: Path) -> Path:
     path = directory / file_name(version)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch:
         made = Path(scratch) / path.name
-        line = command(site, made)
-        try:
-            result = subprocess.run(
-                line, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-            )
-        except FileNotFoundError:
-            raise PluginError(f"no compiler: {line[0]} (set CXX)") from None
-        if result.returncode != 0:
-            raise PluginError(f"the plugin for torch {version} does not compile:\n{result.stdout}")
+        for line in commands(site, made):
+            try:
+                result = subprocess.run(
+                    line, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+                )
+            except FileNotFoundError:
+                raise PluginError(f"no compiler: {line[0]} (set CXX)") from None
+            if result.returncode != 0:
+                raise PluginError(f"the plugin for torch {version} does not compile:\n{result.stdout}")
         made.replace(path)
     return path
 

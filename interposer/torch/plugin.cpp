@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 #include "compute.h"
@@ -27,6 +28,9 @@
 #include "defaults.h"
 #include "operators.h"
 #include "writes.h"
+
+// The C++ library exports this one since GCC 11 only; torch's wheels load with that of GCC 8. See core/glibc.c.
+template std::string std::basic_stringbuf<char>::str() const &;
 
 namespace eidolon::torch_plugin {
 namespace {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eidolon_operator import plan as planning
-from eidolon_operator import report
+from eidolon_operator import report, units
 from eidolon_operator import spec as specs
 from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
@@ -108,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="keep the timeline of the run, for `eidolon trace`",
     )
+    run.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="of this machine, for large allocations of all ranks (80%% of all): who would exceed it waits until"
+        " another frees",
+    )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
     run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
     run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
@@ -137,8 +143,9 @@ def _parser() -> argparse.ArgumentParser:
 
     fetch = verbs.add_parser(
         "fetch",
-        help="bring summary, recording and logs of a run in Kubernetes here",
-        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine.",
+        help="bring summary, recording, trace and logs of a run in Kubernetes here",
+        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine. Of a run that "
+        "has ended and was recorded it writes the trace, as `eidolon trace` does.",
         allow_abbrev=False,
     )
     fetch.add_argument("target", metavar="simc/NAME")
@@ -181,8 +188,19 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
     out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        endpoints = local.Endpoints(options.metrics, options.dcgm)
-        outcome = local.run(spec, plan, out=out, null_core=options.null_core, endpoints=endpoints)
+        host_memory_bytes = units.parse_size_bytes(options.host_memory) if options.host_memory else None
+    except ValueError as error:
+        _complain(f"run: --host-memory: {error}")
+        return EXIT_USAGE
+    try:
+        outcome = local.run(
+            spec,
+            plan,
+            out=out,
+            null_core=options.null_core,
+            endpoints=local.Endpoints(options.metrics, options.dcgm),
+            host_memory_bytes=host_memory_bytes,
+        )
     except local.RunError as error:
         _complain(str(error))
         return error.exit_code
@@ -238,6 +256,8 @@ def _fetch(options: argparse.Namespace) -> int:
         return 1
     if not any(file.name == "summary.json" for file in files):
         _complain(f"fetch: there is no summary.json yet: the run is {core.phase or 'not begun'}")
+    elif any(file.name.startswith("recording/") for file in files):
+        return tracing.write(out)
     return 0
 
 

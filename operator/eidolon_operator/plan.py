@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +47,11 @@ class Plan:
     def ring_bytes(self) -> int:
         """Shared memory of one rank."""
         return ring_bytes()
+
+    def with_server_conf(self, settings: Mapping[str, str]) -> Plan:
+        """The plan with further settings in every ``server.conf``: those of the machine it runs on."""
+        server = self.document["server"]
+        return Plan(self.spec, {**self.document, "server": {**server, "conf": {**server["conf"], **settings}}})
 
 
 def ring_bytes() -> int:
@@ -90,6 +95,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
                 "topology": dict(network.topology) if network.topology is not None else None,
             },
             "startup_timeout_s": spec.startup_timeout_s,
+            "time_limit_s": spec.time_limit_s,
             "attempt": attempt,
             "token": token if token is not None else secrets.token_hex(16),
         },

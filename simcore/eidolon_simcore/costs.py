@@ -9,9 +9,9 @@ Sources, in the order in which they are asked:
 ``unknown``        it does not, and the volume was guessed from the launch's geometry
 =================  ====================================================================================================
 
-Tables of an H100 serve every GPU: what they hold is the ratio of a measured to an analytic time, and the analytic time
-is that of the GPU asked for. On another GPU than the measured one nothing is ``measured``, and the expected error is
-greater by :data:`TRANSFER_ERROR`."""
+Tables say which GPU they were measured on, and serve every GPU: what was measured on another one is carried over
+(:mod:`.transfer`) and stands beside the GPU's own points as ``interpolated``. On a GPU that none of the tables was
+measured on nothing is ``measured``, and the expected error is greater by :data:`TRANSFER_ERROR`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from functools import cache, cached_property
 
 from eidolon_simcore import catalogue, store
 from eidolon_simcore.catalogue import Gpu
-from eidolon_simcore.roofline import FIT, MEMORY, Analysis, Roofline
+from eidolon_simcore.roofline import ATTENTION, FIT, MATRIX, MEMORY, Analysis, Roofline
 from eidolon_simcore.signature import Signature
-from eidolon_simcore.tables import Points
+from eidolon_simcore.tables import Points, Work
+from eidolon_simcore.transfer import carried_ns
 
 __all__ = ["SOURCES", "Cost", "CostModel", "Signature"]
 
 SOURCES = ("measured", "interpolated", "roofline", "unknown")
-MEASURED_GPU = "h100-sxm"  #: what the tables were measured on
-TRANSFER_ERROR = 0.08  #: of an efficiency that another GPU is given
+MEASURED_GPUS = ("h100-sxm", "h200-sxm")  #: what the tables were measured on
+TRANSFER_ERROR = 0.08  #: of what GPUs with other SMs are given
 #: From the end of a kernel to the start of the next one on a busy stream. 1.4 us in the traces, profiler included.
 LAUNCH_GAP_NS = 1_050
 _ERROR = {"roofline": 0.25, "unknown": 0.60}  #: found on kernels of the traces, each left out of the tables
@@ -56,7 +57,7 @@ class CostModel:
     @cached_property
     def _points(self) -> Points:
         """Read when the first cost is asked for, not while everybody waits for the core to start."""
-        return _measured_points() if self._given is None else self._given
+        return measured_points(self._gpu.key) if self._given is None else self._given
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
         """The cost of a device operation; ``operator`` is the "op" signature that its attribute ``op`` names."""
@@ -79,7 +80,7 @@ class CostModel:
         guessed = analysis.source == "unknown" and analysis.work.group not in self._points
         if source == "roofline" or guessed:
             source, error = analysis.source, max(error, _ERROR[analysis.source])
-        if self._gpu.key != MEASURED_GPU:
+        if self._gpu.key not in MEASURED_GPUS:
             source, error = "interpolated" if source == "measured" else source, error + TRANSFER_ERROR
         return Cost(max(1, round(estimate.ns)), 0.0, source, analysis.kind, error)
 
@@ -114,11 +115,28 @@ def analyse(roofline: Roofline, signature: Signature, operator: Signature | None
 
 
 @cache
-def _measured_points() -> Points:
-    roofline = Roofline(catalogue.gpu(MEASURED_GPU))
-    found = []
+def measured_points(key: str) -> Points:
+    """All tables as points of a GPU of the catalogue. What several tables know comes from the first of them."""
+    gpu = catalogue.gpu(key)
+    models = {key: catalogue.gpu(key) for key in MEASURED_GPUS}
+    own: list[tuple[Work, float]] = []
+    carried: dict[tuple[str, tuple[float, ...]], tuple[Work, float]] = {}
+    here = Roofline(gpu)
     for point in store.load():
-        analysis = analyse(roofline, point.signature, point.operator)
-        if analysis is not None:
-            found.append((analysis.work, point.ns))
-    return Points(found)
+        analysis = analyse(here, point.signature, point.operator)
+        if analysis is None:
+            continue
+        work = analysis.work
+        if point.gpu == gpu.key:
+            own.append((work, point.ns))
+            continue
+        source = models[point.gpu]
+        ns = carried_ns(point.ns, analysis.moved_bytes, _units(analysis), source, gpu)
+        carried.setdefault((work.group, work.sizes), (work, ns))
+    known = {(work.group, work.sizes) for work, _ in own}
+    return Points(own, (value for key, value in carried.items() if key not in known))
+
+
+def _units(analysis: Analysis) -> str:
+    """The peak that stands for the SMs' rate at this work."""
+    return "bf16" if analysis.kind in (MATRIX, ATTENTION) else "fp32_simt"

@@ -39,6 +39,7 @@ class Plan:
     name: str = ""  #: of the run
     attempt: int = 1  #: of the run, counted by whoever starts it
     recording_limit_bytes: int | None = None  #: of the recording; None: the run is not recorded
+    time_limit_s: float | None = None  #: real time from when all servers are there; None: no limit
     stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
     idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
@@ -66,7 +67,7 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         raise PlanError(f"core.gpu: {error}") from error
     extra = {
         name: float(core[name])
-        for name in ("stuck_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
+        for name in ("time_limit_s", "stuck_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
         if core.get(name) is not None
     }
     return Plan(

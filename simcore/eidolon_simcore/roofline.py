@@ -66,11 +66,13 @@ _FUSED_ATTENTION = re.compile(r"flash_(?:fwd|bwd)_(?:splitkv_)?kernel|fmha_cutla
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Work, how far its sizes are known (``roofline`` or ``unknown``), and its kind for the engine."""
+    """Work, how far its sizes are known (``roofline`` or ``unknown``), its kind for the engine, and what it asks of
+    the memory (0 where instructions bound it)."""
 
     work: Work
     source: str
     kind: int
+    moved_bytes: float = 0.0
 
 
 class Roofline:
@@ -98,7 +100,8 @@ class Roofline:
         key = kernel_key(name)
         kin = f"kernels {moved.family} {key.split('<', 1)[0]}"
         work = Work("kernel " + key, sizes, self.memory_ns(moved), kin)
-        return Analysis(work, "roofline" if moved.exact else "unknown", kind)
+        bytes_bound = 0.0 if FIT[moved.family].elements_per_ns else float(moved.bytes)
+        return Analysis(work, "roofline" if moved.exact else "unknown", kind, bytes_bound)
 
     def memory_ns(self, moved: Traffic) -> float:
         family = FIT[moved.family]
@@ -136,7 +139,7 @@ class Roofline:
         sizes += [0.15 * bool(s.get("ta")), 0.15 * bool(s.get("tb"))]
         kind = "half" if size == 2 else _COMPUTE.get(s.get("computetype"), "fp32") if dtype == "fp32" else dtype
         work = Work(f"gemm {kind} {alignment}", tuple(sizes), max(compute_ns, memory_ns) + GEMM_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX)
+        return Analysis(work, "roofline", MATRIX, moved)
 
     def _rate(self, dtype: str, compute: int = 0) -> float:
         if dtype == "fp32":
@@ -161,7 +164,7 @@ class Roofline:
         sizes = (*(math.log(x) for x in (n * oh * ow, c, k, r * q)), 0.5 * math.log(h * w / (oh * ow)))
         kind = "half" if size == 2 else dtype
         work = Work(f"conv {s.name} {kind}", sizes, max(flops / rate * 1e9, memory_ns) + CONV_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX)
+        return Analysis(work, "roofline", MATRIX, moved)
 
     def attention(self, s: Signature) -> Analysis:
         b, h, sq, skv, d = (max(1, s.get(key, 1)) for key in ("b", "h", "sq", "skv", "d"))
@@ -204,7 +207,7 @@ class Roofline:
         sizes = (math.log(b * h), math.log(sq), math.log(skv), 0.3 * math.log(h / kvh), math.log(d), 0.3 * bool(causal))
         group = f"attention {library} {'backward' if backward else 'forward'} {'fp32' if dtype == 'fp32' else 'half'}"
         work = Work(group, sizes, max(flops / rate * 1e9, memory_ns) + (8_000 if backward else 4_000))
-        return Analysis(work, "roofline", ATTENTION)
+        return Analysis(work, "roofline", ATTENTION, moved)
 
     def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
         """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""
@@ -217,7 +220,8 @@ class Roofline:
         memory_ns = moved / (LIBRARY_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
         compute_ns = flops / (LIBRARY_RATE * self._gpu.peak_flops("fp32_simt")) * 1e9
         sizes = (math.log(max(1, moved)), math.log(max(1, flops)))
-        return Analysis(Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS), source, MEMORY)
+        work = Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS)
+        return Analysis(work, source, MEMORY, moved)
 
 
 def attention_share(backward: bool, d: int, skv: int) -> float:

@@ -89,6 +89,7 @@ class Simulation:
         self._progress = Progress()
         self._began = self._active_at = now
         self._joined_at: float | None = None
+        self._complete_at: float | None = None  # when the last server said hello
         self._clocks_at = now
         self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
@@ -120,15 +121,16 @@ class Simulation:
         connected = sum(s.send is not None for s in self._servers.values())
         send(pb.CoreMessage(welcome=pb.Welcome(protocol=1, version=self._version, servers_connected=connected)))
         server.told_to_go = False
-        self._open_gate()
+        self._open_gate(now)
         if self.state is not None:
             self._stop(server)
         return server.index
 
-    def _open_gate(self) -> None:
+    def _open_gate(self, now: float) -> None:
         """Workloads start once every server has said hello."""
         servers = self._servers.values()
         if all(s.said_hello for s in servers):
+            self._complete_at = now if self._complete_at is None else self._complete_at
             for server in servers:
                 if server.send is not None and not server.told_to_go:
                     server.told_to_go = True
@@ -338,6 +340,7 @@ class Simulation:
             self._stop_all()
         if self.state is None:
             self._check_startup(now)
+            self._check_time(now)
             self._check_streams(now)
             self._check_stuck(now)
 
@@ -371,6 +374,12 @@ class Simulation:
             if absent:
                 text = f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first"
                 self.fail(text, now, cause=Cause.RANK_MISSING)
+
+    def _check_time(self, now: float) -> None:
+        limit = self.plan.time_limit_s
+        if limit is not None and self._complete_at is not None and now - self._complete_at > limit:
+            text = f"the run took longer than {limit:g} s (spec.timeLimit)"
+            self.fail(text, now, cause=Cause.TIME_LIMIT_EXCEEDED)
 
     def _check_streams(self, now: float) -> None:
         for server in self._servers.values():

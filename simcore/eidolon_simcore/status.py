@@ -26,6 +26,7 @@ class Cause(enum.StrEnum):
     COLLECTIVE_MISMATCH = "CollectiveMismatch"  #: ranks called different collectives at the same position
     DEADLOCK = "Deadlock"  #: no rank can go on
     RANK_MISSING = "RankMissing"  #: some ranks never started
+    TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"  #: it took longer than was allowed, in real time
     STRICT_COST = "StrictCost"  #: too much device time has no known cost
     STEPS_DONE = "StepsDone"
     WORKLOADS_ENDED = "WorkloadsEnded"

@@ -1,8 +1,10 @@
 """The tables that come with the package: Parquet files of measured signatures, with their provenance.
 
-``kernels.parquet`` has a row for each signature: kind, name, attributes and operator as JSON, median nanoseconds and
-how often it was seen. ``gemm.parquet`` has numbers only (it is long): the GEMM of a linear layer in bf16, row-major
-(m, k) x (n, k) transposed. ``python -m bench.tables`` makes both from the sources that their metadata names."""
+``kernels_h100.parquet`` and ``kernels_h200.parquet`` have a row for each signature: kind, name, attributes and operator
+as JSON, median nanoseconds and how often it was seen, from profiler traces of training steps.
+``operators_h200.parquet`` is the same for the operator set of ``eidolon profile operators``. ``gemm.parquet`` has
+numbers only (it is long): the GEMM of a linear layer in bf16, row-major (m, k) x (n, k) transposed. What their metadata
+names is where they are from; ``python -m bench.tables`` makes all of them."""
 
 from __future__ import annotations
 
@@ -15,30 +17,39 @@ from typing import Any
 from eidolon_simcore.signature import Signature
 
 BF16 = 14  #: cudaDataType
-FILES = ("kernels.parquet", "gemm.parquet")
+#: Tables by signature, and the GPU that each was measured on. The first one that has a signature is believed.
+KERNELS = (
+    ("kernels_h100.parquet", "h100-sxm"),
+    ("kernels_h200.parquet", "h200-sxm"),
+    ("operators_h200.parquet", "h200-sxm"),
+)
+GEMMS, GEMMS_GPU = "gemm.parquet", "h100-sxm"
+FILES = (*(file for file, _ in KERNELS), GEMMS)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A signature and what it took."""
+    """A signature and what it took on a GPU of the catalogue."""
 
     signature: Signature
     operator: Signature | None
     ns: float
+    gpu: str = GEMMS_GPU
 
 
 def load() -> Iterator[Point]:
     """All points of all tables."""
-    rows = _read("kernels.parquet")
-    for kind, name, facts, operator, ns in zip(
-        *(rows[key] for key in ("kind", "name", "attributes", "operator", "ns")), strict=True
-    ):
-        of = json.loads(operator) if operator else None
-        parent = Signature("op", of["name"], of["attributes"]) if of else None
-        yield Point(Signature(kind, name, json.loads(facts)), parent, ns)
-    rows = _read("gemm.parquet")
+    for file, gpu in KERNELS:
+        rows = _read(file)
+        for kind, name, facts, operator, ns in zip(
+            *(rows[key] for key in ("kind", "name", "attributes", "operator", "ns")), strict=True
+        ):
+            of = json.loads(operator) if operator else None
+            parent = Signature("op", of["name"], of["attributes"]) if of else None
+            yield Point(Signature(kind, name, json.loads(facts)), parent, ns, gpu)
+    rows = _read(GEMMS)
     for m, n, k, ns in zip(*(rows[key] for key in ("m", "n", "k", "ns")), strict=True):
-        yield Point(linear(m, n, k), None, ns)
+        yield Point(linear(m, n, k), None, ns, GEMMS_GPU)
 
 
 def linear(m: int, n: int, k: int) -> Signature:

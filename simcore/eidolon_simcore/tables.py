@@ -5,6 +5,9 @@ logarithm of ``measured / analytic`` is interpolated (weighted local linear regr
 and multiplied with the analytic time. So the analytic model carries a figure between and beyond the points, and from
 one GPU to another, and the points carry what it does not know. Each figure comes with its own expected error: the
 spread of the points around the fit and the distance to the nearest one.
+
+Points that were measured on another GPU and *carried* over (:mod:`.transfer`) count less than the GPU's own, and never
+as measured.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +26,8 @@ RIDGE = 0.1  #: keeps slopes near zero where there are few points: the analytic 
 EXACT = 1e-3  #: distance within which a point is the same work
 REACH = 1.6  #: distance beyond which a figure is no interpolation
 LEAST_ERROR = 0.02  #: of a measurement, between machines
+CARRIED_ERROR = 0.035  #: of a measurement on another GPU of the same SMs, carried over
+CARRIED_WEIGHT = 0.3  #: of a carried point beside the GPU's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +52,18 @@ class Estimate:
 class Points:
     """All points, by group."""
 
-    def __init__(self, points: Iterable[tuple[Work, float]]) -> None:
+    def __init__(self, points: Iterable[tuple[Work, float]], carried: Iterable[tuple[Work, float]] = ()) -> None:
         self._known: dict[Work, Estimate | None] = {}
-        collected: dict[str, tuple[list[tuple[float, ...]], list[float]]] = {}
-        for work, ns in points:
+        collected: dict[str, tuple[list[tuple[float, ...]], list[float], list[bool]]] = {}
+        for own, (work, ns) in chain(((True, one) for one in points), ((False, one) for one in carried)):
             for group in filter(None, (work.group, work.kin)):
-                sizes, ratios = collected.setdefault(group, ([], []))
+                sizes, ratios, owned = collected.setdefault(group, ([], [], []))
                 sizes.append(work.sizes)
                 ratios.append(math.log(ns / work.analytic_ns))
+                owned.append(own)
         self._groups = {
-            group: (np.array(sizes, np.float64), np.array(ratios, np.float64))
-            for group, (sizes, ratios) in collected.items()
+            group: (np.array(sizes, np.float64), np.array(ratios, np.float64), np.array(owned, np.bool_))
+            for group, (sizes, ratios, owned) in collected.items()
         }
 
     def __contains__(self, group: str) -> bool:
@@ -69,30 +76,39 @@ class Points:
         return self._known[work]
 
     def _estimate(self, work: Work) -> Estimate | None:
-        own = self._groups.get(work.group)
-        found = own or self._groups.get(work.kin)
+        same = self._groups.get(work.group)
+        found = same or self._groups.get(work.kin)
         if found is None:
             return None
-        sizes, ratios = found
+        sizes, ratios, owned = found
         offsets = sizes - np.array(work.sizes)
         distances = np.sqrt((offsets**2).sum(1))
         count = min(NEIGHBOURS, len(distances))
         nearest = np.argpartition(distances, count - 1)[:count]
         least = float(distances[nearest].min())
-        if least < EXACT and own is not None:
-            same = ratios[distances < EXACT]
-            return Estimate(work.analytic_ns * math.exp(float(np.median(same))), "measured", LEAST_ERROR)
-        ratio, spread = _local_linear(offsets[nearest], ratios[nearest], distances[nearest], least)
+        if least < EXACT and same is not None:
+            exact = distances < EXACT
+            if (exact & owned).any():
+                ns = work.analytic_ns * math.exp(float(np.median(ratios[exact & owned])))
+                return Estimate(ns, "measured", LEAST_ERROR)
+            ns = work.analytic_ns * math.exp(float(np.median(ratios[exact])))
+            return Estimate(ns, "interpolated", CARRIED_ERROR)
+        trust = np.where(owned[nearest], 1.0, CARRIED_WEIGHT)
+        ratio, spread = _local_linear(offsets[nearest], ratios[nearest], distances[nearest], trust, least)
         error = math.hypot(LEAST_ERROR, spread, 0.03 * least)
         source = "interpolated" if least <= REACH else "roofline"
         return Estimate(work.analytic_ns * math.exp(ratio), source, error)
 
 
 def _local_linear(
-    offsets: NDArray[np.float64], ratios: NDArray[np.float64], distances: NDArray[np.float64], least: float
+    offsets: NDArray[np.float64],
+    ratios: NDArray[np.float64],
+    distances: NDArray[np.float64],
+    trust: NDArray[np.float64],
+    least: float,
 ) -> tuple[float, float]:
     width = max(BANDWIDTH, 0.7 * least)  # far from all points, all of them count
-    weights = np.exp(-(distances**2 - least**2) / (2 * width**2)) + 1e-9
+    weights = trust * (np.exp(-(distances**2 - least**2) / (2 * width**2)) + 1e-9)
     columns = np.concatenate([np.ones((len(ratios), 1)), offsets], axis=1)
     weighted = weights[:, None] * columns
     ridge = np.diag([1e-9] + [RIDGE * float(weights.sum()) / 4 + RIDGE] * offsets.shape[1])

@@ -57,6 +57,7 @@ def test_the_whole_plan() -> None:
                 "topology": None,
             },
             "startup_timeout_s": 600,
+            "time_limit_s": None,
             "token": "secret",
         },
         "server": {
@@ -97,6 +98,14 @@ def test_the_whole_plan() -> None:
             },
         },
     }
+
+
+def test_settings_of_the_machine_are_added_for_every_server() -> None:
+    plan = planning.build(make(), source="test", token="secret")
+    more = plan.with_server_conf({"host_memory.bytes": "7"})
+    assert more.document["server"]["conf"] == {**plan.document["server"]["conf"], "host_memory.bytes": "7"}
+    assert more.document["core"] == plan.document["core"]
+    assert "host_memory.bytes" not in plan.document["server"]["conf"]
 
 
 def test_what_the_spec_leaves_open_comes_from_the_catalogue() -> None:

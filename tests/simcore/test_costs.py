@@ -137,7 +137,7 @@ def test_copies_and_sets_cost_by_the_byte() -> None:
 @pytest.mark.parametrize(
     ("signature", "source"),
     [
-        (kernel(ADD_BF16, 8, n=8192), "roofline"),
+        (kernel(ADD_BF16, 8, n=8192), "interpolated"),
         (kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, X> >(Y)", 64), "unknown"),
         (kernel("triton_poi_fused_add_0", 64), "unknown"),
         (kernel("_Z9my_kernelPf", 64), "unknown"),

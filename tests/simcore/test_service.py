@@ -281,6 +281,17 @@ def test_startup_timeouts_name_who_is_missing(tmp_path: Path) -> None:
     core.close()
 
 
+def test_a_time_limit_counts_from_when_all_servers_are_there(tmp_path: Path) -> None:
+    core = Core(tmp_path, servers=2, time_limit_s=0.3)
+    first = core.agent(0)
+    time.sleep(0.5)
+    assert core.simulation.state is None
+    second = core.agent(1)
+    assert second.stopped().reason == first.stopped().reason == "the run took longer than 0.3 s (spec.timeLimit)"
+    assert core.simulation.cause == Cause.TIME_LIMIT_EXCEEDED
+    core.close()
+
+
 def test_a_lost_agent_ends_the_run(tmp_path: Path) -> None:
     core = Core(tmp_path, servers=2, reconnect_timeout_s=0.2)
     lost, other = core.agent(0), core.agent(1)

@@ -2,12 +2,14 @@
 
 busy.py [--seconds S] [--burst N] [--exit CODE]
 
-It works in small portions until S seconds of real time are over; then come N operations in one go, and the end, without
-another word to the GPU. The last line says how many operations there were.
+It works in small portions until S seconds of real time are over or the file /tmp/enough is there; the last line says
+how many operations there were. With --burst it sleeps instead; then come N operations in one go, and the end, without
+another word to the GPU.
 """
 
 import argparse
 import ctypes
+import os
 import sys
 import time
 
@@ -27,11 +29,12 @@ def main() -> int:
     count = 0
     print("at work", flush=True)
     deadline = time.monotonic() + options.seconds
-    while time.monotonic() < deadline:
-        for _ in range(10):
-            must(cuda.cudaMemsetAsync(memory, 0, ctypes.c_size_t(SIZE), stream))
-        count += 10
-        must(cuda.cudaStreamSynchronize(stream))
+    while time.monotonic() < deadline and not os.path.exists("/tmp/enough"):  # noqa: PTH110
+        if not options.burst:
+            for _ in range(10):
+                must(cuda.cudaMemsetAsync(memory, 0, ctypes.c_size_t(SIZE), stream))
+            count += 10
+            must(cuda.cudaStreamSynchronize(stream))
         time.sleep(0.05)
     for _ in range(options.burst):
         must(cuda.cudaMemsetAsync(memory, 0, ctypes.c_size_t(SIZE), stream))

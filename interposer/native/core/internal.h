@@ -9,6 +9,7 @@
 //   graph     capture, graphs and their replay
 //   kernel    kernel names and launches
 //   clock     the C functions that the Python hook calls
+//   host_memory  a budget for what the ranks take of the machine's own memory
 //   preload   loading our libraries in place of NVIDIA's
 #pragma once
 #include <deque>
@@ -53,7 +54,12 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
-bool forked_child();     // this process was forked from a rank
+bool forked_child(); // this process was forked from a rank
+class InsideCall {   // the calling thread is inside one of our calls: its rank does not count as idle
+public:
+  InsideCall();
+  ~InsideCall();
+};
 void release_accounts(); // orderly exit: gives this rank's device memory back
 
 // ---- memory -------------------------------------------------------------------------------------------------------

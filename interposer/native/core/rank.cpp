@@ -167,6 +167,9 @@ bool foreground_thread() {
   return thread.foreground || thread.main;
 }
 
+InsideCall::InsideCall() { inside.fetch_add(1); }
+InsideCall::~InsideCall() { inside.fetch_sub(1); }
+
 bool is_rank() { return rank.load(std::memory_order_acquire); }
 bool forked_child() { return child_of_rank.load(); }
 

@@ -35,6 +35,9 @@ STARTUP_MARGIN_S: Final = 30.0
 #: The core ends a run at its time limit; the operator only if the core does not.
 TIME_LIMIT_MARGIN_S: Final = 30.0
 
+#: Of an object whose spec cannot be read; the API server fills it in for all others.
+DEFAULT_TTL_S: Final = 3600.0
+
 #: Causes of the core that mean that a server went away.
 _LOST: Final = (Reason.SERVER_LOST, Reason.AGENT_LOST)
 
@@ -76,7 +79,7 @@ def decide(
     old = document.get("status") or {}
     draft = Draft(old, generation=document["metadata"]["generation"], now=now)
     if spec is None:
-        return _invalid(draft, old, why)
+        return _invalid(document, draft, old, why)
     step = _Step(spec, document["metadata"]["namespace"], world, draft, old, now, runtime)
     if old.get("phase") in FINAL:
         return step.clean_up()
@@ -85,11 +88,14 @@ def decide(
     return step.run()
 
 
-def _invalid(draft: Draft, old: Mapping[str, Any], why: str) -> Decision:
+def _invalid(document: Mapping[str, Any], draft: Draft, old: Mapping[str, Any], why: str) -> Decision:
+    """It fails, and stays as long as any other that is over."""
+    ttl_s = float(document["spec"].get("ttlSecondsAfterFinished", DEFAULT_TTL_S))
     if old.get("phase") in FINAL:
-        return Decision(dict(old))
+        left_s = (seconds(old.get("completionTime")) or draft.now) + ttl_s - draft.now
+        return Decision(dict(old), delete_object=left_s <= 0, again_s=max(left_s, 0))
     _finish(draft, Phase.FAILED, Reason.INVALID_SPEC, why)
-    return Decision(draft.done())
+    return Decision(draft.done(), again_s=ttl_s)
 
 
 def _finish(draft: Draft, phase: Phase, reason: str, message: str) -> None:
@@ -139,7 +145,11 @@ class _Step:
         """The run is over: its status stands, but for what the world still does to it."""
         ended = seconds(self.old.get("completionTime")) or self.now
         age = self.now - ended
-        status = {**self.old, "observedGeneration": self.draft.get("observedGeneration")}
+        if self.old.get("phase") == Phase.FAILED:
+            # The core often knows of a failure before the kubelet has reported it. What ended later ended by it.
+            failures_of(self.draft, self.attempt, (pod for pod in self._own() if pod.ended_by(ended)))
+        told = {name: self.draft.get(name) for name in ("observedGeneration", "failures") if self.draft.get(name)}
+        status = {**self.old, **told}
         if age >= self.spec.ttl_s:
             return Decision(status, delete_object=True)
         waits = [self.spec.ttl_s - age]
@@ -264,14 +274,16 @@ class _Step:
         return Decision(self.draft.done(), delete=tuple(self.delete), again_s=1.0)
 
     def _failed(self, running: bool) -> Decision | None:
-        """A container that ended with an error. The core hears of it too, and knows more: it goes first."""
+        """A container that ended with an error. The core hears of it too, and knows more: it goes first.
+
+        Or it is the cause: without a core all workloads fail, and their pods may show it earlier than the core's does.
+        """
         failed = [pod for pod in self._servers() if pod.failed and not pod.disrupted]
         if not failed:
             return None
         ended = [ended for pod in failed for ended in pod.ended]
         age = self.now - min((item.at for item in ended), default=self.now - VERDICT_S)
-        answers = self.world.core is not None and self.world.core.document is not None
-        if answers and age < VERDICT_S:
+        if age < VERDICT_S:
             return None
         pod = failed[0]
         words = [f"container {e.container} ended with exit code {e.exit_code}: {e.line or e.reason}" for e in pod.ended]

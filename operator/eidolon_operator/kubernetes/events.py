@@ -41,6 +41,9 @@ def notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Note]:
         elif phase in FINAL:
             condition = _condition(new, Kind(phase))
             yield Note(phase == Phase.FAILED, phase, f"{condition['reason']}: {condition['message']}".rstrip(": "))
+    for line in new.get("notes", ()):
+        if line not in old.get("notes", ()):
+            yield Note(True, "LessExact", line)
     for kind in (Kind.CORE_READY, Kind.SERVERS_READY):
         before, after = _condition(old, kind), _condition(new, kind)
         if after.get("reason") in _TROUBLE and after.get("reason") != before.get("reason"):

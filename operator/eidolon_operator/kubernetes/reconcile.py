@@ -187,6 +187,8 @@ class Reconciler:
                     refused[name] = refusal
 
         queue = iter(names)  # shared: each worker takes the next
+        if names[0] == core_name(attempt.name):  # alone: where there is no room for all, it goes before the servers
+            await worker([next(queue)])
         await asyncio.gather(*(worker(queue) for _ in range(min(PARALLEL, len(names)))))
         return refused
 

@@ -17,11 +17,13 @@ Status = dict[str, Any]
 
 MAX_FAILURES: Final = 16
 MAX_MESSAGE: Final = 1024
+MAX_NOTES: Final = 8
+MAX_NOTE: Final = 256
 
 #: What belongs to one attempt and goes when the next begins.
 _OF_AN_ATTEMPT: Final = (
     *("runningTime", "completionTime", "readyServers", "step", "stepTimeNs", "stepTime", "throughput", "mfu"),
-    *("peakMemoryBytes", "peakMemory", "costCoverage"),
+    *("peakMemoryBytes", "peakMemory", "costCoverage", "notes"),
 )
 
 
@@ -152,7 +154,7 @@ class Draft:
 
 
 def figures(draft: Draft, core: Mapping[str, Any]) -> None:
-    """What the simulation core says of the run's speed and size."""
+    """What the simulation core says of the run's speed and size, and of how exact that is."""
     step = core.get("step")
     if step:
         draft["step"] = int(step["index"])
@@ -164,6 +166,8 @@ def figures(draft: Draft, core: Mapping[str, Any]) -> None:
     if peak := core.get("peak_bytes"):
         draft["peakMemoryBytes"] = int(peak)
         draft["peakMemory"] = format_bytes(peak)
+    if notes := core.get("notes"):
+        draft["notes"] = [cut(note, MAX_NOTE) for note in notes[:MAX_NOTES]]
     if shares := core.get("cost_share"):
         draft["costCoverage"] = {name: round(float(share), 4) for name, share in shares.items()}
 

@@ -94,6 +94,10 @@ class PodState:
     def finished(self) -> bool:
         return self.phase in ("Succeeded", "Failed")
 
+    def ended_by(self, time: float) -> bool:
+        """Whether one of its containers had failed by then."""
+        return any(ended.at <= time for ended in self.ended)
+
 
 @dataclass(frozen=True, slots=True)
 class CoreReading:

@@ -50,6 +50,11 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_FAILED
 
 
+def write(directory: Path) -> int:
+    """Writes the whole trace of a run, as the verb does without options; returns the exit code."""
+    return run(argparse.Namespace(run=directory, steps=None, ranks=None, format="perfetto", out=None))
+
+
 def _trace(options: argparse.Namespace) -> int:
     from eidolon_simcore.timeline import chakra, perfetto
     from eidolon_simcore.timeline.reading import Timeline

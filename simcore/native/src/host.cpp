@@ -22,7 +22,7 @@ Time Rank::bound() const {
 }
 
 Time Rank::late_time() const {
-  return coupled && next_ < ops_.end() && !waiting_ && issue_at_ < now ? issue_at_ : kNever;
+  return next_ < ops_.end() && !waiting_ && is_late(ops_[next_].op, issue_at_) ? issue_at_ : kNever;
 }
 
 // When the operation is issued, kNever (and `stalled_`) while the launch queue is full.
@@ -60,7 +60,7 @@ bool Rank::issue_next(Time until, const std::vector<RateTable> &tables) {
   Pending &pending = ops_[next_];
   const Time time = issue_time(pending.op);
   issue_at_ = time;
-  if (time == kNever || time > until || (coupled && time < now)) {
+  if (time == kNever || time > until || is_late(pending.op, time)) {
     return false;
   }
   pending.before = clock_;

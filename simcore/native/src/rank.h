@@ -206,6 +206,9 @@ private:
 
   bool issue_next(Time until, const std::vector<RateTable> &tables);
   [[nodiscard]] Time issue_time(const Operation &op);
+  // A coupled rank's devices went on beyond `time`. What only a thread that watches does (acts) may still be issued
+  // there: it changes nothing on a device, and while its rank is idle the devices do go on without the host.
+  [[nodiscard]] bool is_late(const Operation &op, Time time) const { return coupled && time < now && acts(op); }
   void apply(Pending &pending, const std::vector<RateTable> &tables);
   void append_work(Pending &pending, const std::vector<RateTable> &tables);
   void append_wait(Pending &pending);

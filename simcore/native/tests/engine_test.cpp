@@ -268,12 +268,81 @@ void check_engine(Random &random) {
   }
 }
 
+// As real ranks come: a rank that asked waits for its answer, one that sleeps says so and wakes up without a word, a
+// thread beside it reads, and collectives come in groups. When they sleep is a matter of real time, so times are not
+// compared; but a conservative engine undoes nothing, and every rank gets to its end.
+void check_idle(Random &random) {
+  const World world(random);
+  Engine engine({false, false, static_cast<std::uint32_t>(world.programs.size()), world.depth});
+  const std::vector<std::uint64_t> handles = world.build(engine);
+  const std::size_t ranks = world.programs.size();
+  std::vector<std::size_t> at(ranks, 0);
+  std::vector<bool> ended(ranks, false);
+  std::vector<bool> asleep(ranks, false);
+  std::vector<std::uint64_t> sequence(ranks, 0);
+  std::vector<std::uint64_t> awaited(ranks, 0);
+  std::size_t left = ranks;
+  std::uint64_t quiet = 0;
+  while (left > 0) {
+    require(++quiet < 100'000, "every rank gets to its end");
+    const auto rank = static_cast<std::uint32_t>(pick(random, ranks));
+    const std::vector<Operation> &program = world.programs[rank];
+    std::vector<Operation> some;
+    const auto send = [&](Operation operation) {
+      operation.seq = ++sequence[rank];
+      some.push_back(operation);
+    };
+    if (!ended[rank] && pick(random, 4) == 0) {
+      Operation read = World::operation(random, Op::kQueryLane);
+      read.flags = kAsk | kBackground;
+      send(read);
+    }
+    if (ended[rank]) {
+    } else if (awaited[rank] != 0) {
+      // It stands still.
+    } else if (!asleep[rank] && pick(random, 5) == 0) {
+      send({.op = Op::kIdle});
+      asleep[rank] = true;
+    } else if (at[rank] == program.size()) {
+      engine.end_rank(rank);
+      ended[rank] = true;
+      --left;
+    } else if (!asleep[rank] || pick(random, 3) == 0) {
+      asleep[rank] = false;
+      for (std::uint64_t count = 1 + pick(random, 4); count > 0 && at[rank] < program.size(); --count) {
+        Operation operation = program[at[rank]++];
+        if (operation.op == Op::kCollective) {
+          operation.value = handles[operation.value];
+        }
+        send(operation);
+        if ((operation.flags & kAsk) != 0) {
+          awaited[rank] = sequence[rank];
+          break;
+        }
+      }
+    }
+    if (!ended[rank]) {
+      engine.ingest(rank, some);
+    }
+    if (pick(random, 2) == 0) {
+      for (const Answer &answer : engine.answers()) {
+        if (awaited[answer.rank] == answer.seq) {
+          awaited[answer.rank] = 0;
+        }
+      }
+    }
+  }
+  engine.answers();
+  require(engine.blocked().empty(), "nobody waits after the end");
+}
+
 void run(std::uint64_t cases, std::uint64_t seed) {
   for (std::uint64_t i = 0; i < cases; ++i) {
     try {
       Random random(seed + i);
       check_network(random);
       check_engine(random);
+      check_idle(random);
     } catch (const std::exception &error) {
       std::fprintf(stderr, "seed %" PRIu64 ": %s\n", seed + i, error.what());
       std::exit(1);

@@ -13,7 +13,7 @@ from eidolon_operator import schema, spec
 from eidolon_operator.kubernetes.client import core_path, objects_path
 from eidolon_operator.kubernetes.reconcile import Reconciler
 from eidolon_operator.kubernetes.settings import Settings
-from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, key_of, pod_state
+from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, key_of, pod_state, timestamp
 
 SETTINGS = Settings(
     core_image="registry.test/core:1",
@@ -214,7 +214,7 @@ class Lab:
             self.set_pod(name, phase="Succeeded")
 
     def fail_pod(self, name: str, container: str = "workload", code: int = 1, message: str = "") -> None:
-        terminated = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": "2027-01-15T08:00:00Z"}
+        terminated = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": timestamp(self.clock.now)}
         containers = [{"name": container, "state": {"terminated": terminated}}]
         self.set_pod(name, phase="Failed", containerStatuses=containers)
 

@@ -86,6 +86,16 @@ def test_throughput_without_tokens_is_in_steps(lab: Lab) -> None:
     assert "mfu" not in lab.status
 
 
+def test_what_makes_a_run_less_exact_is_told(lab: Lab) -> None:
+    lab.start()
+    note = "torch: no plugin for 2.3.0+cu118"
+    lab.core_says("Running", notes=[note])
+    lab.look(after_s=5)
+    assert lab.status["notes"] == [note]
+    lab.look(after_s=5)
+    assert lab.events().count(("LessExact", note)) == 1
+
+
 def test_the_core_is_asked_at_most_every_5_s(lab: Lab) -> None:
     lab.start()
     before = lab.cores.reads
@@ -149,6 +159,19 @@ def test_a_failed_workload_shows_its_last_line(lab: Lab) -> None:
         "message": "ValueError: no data",
         "time": "2027-01-15T08:00:10Z",
     }
+
+
+def test_a_failure_that_the_core_knows_first_is_told_of_when_the_pod_shows_it(lab: Lab) -> None:
+    lab.start()
+    lab.core_says("Failed", reason="WorkloadFailed", message="server 1: the workload ended with exit code 3")
+    lab.look(after_s=5)
+    lab.fail_pod("demo-server-1", code=3, message="ValueError: no data")
+    lab.look(after_s=1)
+    lab.fail_pod("demo-server-0", code=143, message="ended with the run")
+    lab.look(after_s=5)
+    said, shown = lab.status["failures"]
+    assert (said.get("pod"), said["message"]) == (None, "server 1: the workload ended with exit code 3")
+    assert (shown["pod"], shown["exitCode"], shown["message"]) == ("demo-server-1", 3, "ValueError: no data")
 
 
 def test_a_failed_workload_is_the_end_even_if_the_core_says_nothing(lab: Lab) -> None:
@@ -292,6 +315,17 @@ def test_a_lost_core_ends_the_run(lab: Lab) -> None:
         "pod demo-core has ended: Error, exit code 137; Killed",
     )
     assert lab.status["failures"][0]["container"] == "core"
+
+
+def test_a_lost_core_is_the_cause_even_if_the_servers_fail_first(lab: Lab) -> None:
+    lab.start()
+    lab.fail_pod("demo-server-1", code=70, message="simulation core lost")
+    lab.cores.says = None
+    lab.look(after_s=5)
+    assert lab.status["phase"] == "Running"
+    lab.fail_pod("demo-core", container="core", code=137)
+    lab.look(after_s=1)
+    assert lab.condition("Failed")[:2] == ("True", "SimulationCoreLost")
 
 
 def test_a_core_that_does_not_answer_is_not_lost_yet(lab: Lab) -> None:
@@ -444,9 +478,12 @@ def test_an_upgrade_of_the_operator_touches_no_attempt(lab: Lab) -> None:
 
 
 def test_what_a_schema_cannot_say_ends_in_a_condition(lab: Lab) -> None:
-    lab.apply(gpu={"model": "h100-smx"})
+    lab.apply(gpu={"model": "h100-smx"}, ttlSecondsAfterFinished=90)
     lab.look()
     status, reason, message = lab.condition("Failed")
     assert (status, reason) == ("True", "InvalidSpec")
     assert message.startswith("spec.gpu.model: 'h100-smx' is not in the GPU catalogue; did you mean h100-sxm?")
     assert lab.pod_names() == []
+    assert lab.look(after_s=60) == 30, "it stays for ttlSecondsAfterFinished, as every object that is over"
+    assert lab.look(after_s=30) is None
+    assert lab.api.writes()[-1] == "delete /apis/eidolon.dev/v1alpha1/namespaces/lab/simulatedclusters/demo"
