@@ -109,6 +109,7 @@ class Match:
     position: int
     calls: dict[int, Call] = field(default_factory=dict)
     first: str = ""  #: the first caller, for messages
+    since_ns: int | None = None  #: its clock when somebody first looked for who is missing
 
     @property
     def pair(self) -> bool:
@@ -354,6 +355,27 @@ class Collectives:
             for c in self._communicators.values()
             if not c.complete
         ]
+
+    def overdue(self, clock_ns: Callable[[int], int], limit_ns: int) -> str | None:
+        """A collective that some member has passed by more than ``limit_ns`` of virtual time without making the call,
+        counted from the first caller's: whom it lacks, in words. ``clock_ns`` is the time of a rank."""
+        for match in self._matches.values():
+            waiting = {call.rank for call in match.calls.values()}
+            if match.since_ns is None:
+                match.since_ns = max(map(clock_ns, waiting))
+            missing = [r for r in self._takers(match) - waiting if clock_ns(r) - match.since_ns > limit_ns]
+            if missing:
+                names = ", ".join(map(str, sorted(missing)))
+                return (
+                    f"rank {names} is missing in {self.describe(match.handle)} ({_text(match.signature)}), which "
+                    f"{match.first} reached {limit_ns / 1e9:g} s of virtual time ago"
+                )
+        return None
+
+    @staticmethod
+    def _takers(match: Match) -> set[int]:
+        members = match.communicator.members
+        return {members[at].rank for at in (match.key[1:3] if match.pair else range(match.communicator.size))}
 
     def _describe(self, handle: int, text: str) -> None:
         self._described[handle] = text

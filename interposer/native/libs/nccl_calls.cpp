@@ -73,8 +73,16 @@ int64_t factor_bits(const Call &call) {
   return bits;
 }
 
+// Everyone sends to everyone in these; the other operations follow rings and trees.
+bool goes_to_peers(const Call &call) { return call.peer != kNone || std::strcmp(call.name, "all_to_all") == 0; }
+
 ncclResult_t issue(const Call &call, bool more) {
   DeviceScope scope(call.comm->device);
+  if (goes_to_peers(call)) {
+    std::lock_guard hold(call.comm->mutex);
+    if (ncclResult_t result = connect_peers(call.comm))
+      return result;
+  }
   const Attribute attributes[] = {{"comm", static_cast<int64_t>(call.comm->id)},
                                   {"count", static_cast<int64_t>(call.count)},
                                   {"dtype", call.type},

@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -59,13 +60,36 @@ std::atomic<uint64_t> *counters(size_t count) {
   return all->emplace_back(new std::atomic<uint64_t>[count]());
 }
 
-// Channels and buffers of a communicator; alone it has no peers to buffer for.
-ncclResult_t take_memory(ncclComm *comm) {
-  const char *taken = setting("nccl.comm_bytes");
-  const size_t bytes = taken != nullptr && comm->size > 1 ? std::strtoull(taken, nullptr, 10) : 0;
-  if (bytes != 0 && mem_alloc(comm->device, bytes, &comm->memory) != kSuccess)
-    return fail(ncclUnhandledCudaError, "out of device memory for a communicator");
+// Device memory that a setting names, as a physical allocation: NCCL's own lies outside cudaMalloc's addresses too.
+ncclResult_t take(int device, const char *key, uint64_t &handle) {
+  const char *text = setting(key);
+  const size_t bytes = text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
+  if (bytes == 0 || handle != 0)
+    return ncclSuccess;
+  if (vmm_create(device, (bytes + kVmmGranularity - 1) / kVmmGranularity * kVmmGranularity, &handle) != kSuccess)
+    return fail(ncclUnhandledCudaError, "out of device memory: %s", key);
   return ncclSuccess;
+}
+
+void give_back(uint64_t &handle) {
+  if (handle != 0)
+    vmm_release(handle);
+  handle = 0;
+}
+
+// Channels and buffers; alone a communicator has no peers to buffer for. The first one on a device also loads NCCL's
+// kernels, which stay.
+ncclResult_t take_memory(ncclComm *comm) {
+  if (comm->size == 1)
+    return ncclSuccess;
+  static std::mutex mutex;
+  static std::map<int, uint64_t> kernels;
+  {
+    std::lock_guard hold(mutex);
+    if (ncclResult_t result = take(comm->device, "nccl.library_bytes", kernels[comm->device]))
+      return result;
+  }
+  return take(comm->device, "nccl.comm_bytes", comm->memory);
 }
 
 // What every member does once its rank and size are known.
@@ -122,8 +146,8 @@ void drop(ncclComm *comm) {
   comm->magic = 0;
   for (const auto &[handle, buffer] : comm->buffers)
     delete static_cast<Registration *>(handle);
-  if (comm->memory != nullptr)
-    mem_free(comm->memory);
+  give_back(comm->memory);
+  give_back(comm->peer_memory);
   delete comm; // its counters stay
 }
 
@@ -134,6 +158,10 @@ bool more_of_it(const std::vector<Joining> &all, size_t i) {
 }
 
 } // namespace
+
+ncclResult_t connect_peers(ncclComm *comm) {
+  return comm->size == 1 ? ncclSuccess : take(comm->device, "nccl.peer_bytes", comm->peer_memory);
+}
 
 ncclResult_t fail(ncclResult_t result, const char *format, ...) {
   va_list arguments;
@@ -534,7 +562,9 @@ EID_NCCL ncclCommResume(ncclComm_t comm);
 EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value) {
   if (!valid(comm) || value == nullptr)
     return ncclInvalidArgument;
-  const uint64_t bytes = comm->memory != nullptr ? pointer_info(comm->memory).bytes : 0;
+  uint64_t bytes = 0;
+  for (auto [handle, key] : {std::pair{comm->memory, "nccl.comm_bytes"}, {comm->peer_memory, "nccl.peer_bytes"}})
+    bytes += handle != 0 ? std::strtoull(setting(key), nullptr, 10) : 0;
   *value = stat == ncclStatGpuMemSuspended ? uint64_t{comm->suspended.load()}
            : stat == ncclStatGpuMemPersist ? 0
                                            : bytes;
@@ -545,8 +575,8 @@ EID_NCCL_ALIAS(ncclCommMemStats);
 EID_NCCL ncclCommSuspend(ncclComm_t comm, int flags) {
   if (!usable(comm) || flags != 1 || comm->suspended.exchange(true)) // 1: NCCL_SUSPEND_MEM
     return fail(ncclInvalidArgument, "suspending with flags %d", flags);
-  mem_free(comm->memory);
-  comm->memory = nullptr;
+  give_back(comm->memory);
+  give_back(comm->peer_memory); // comes back with the next send
   return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclCommSuspend);

@@ -34,7 +34,8 @@ struct ncclComm {
   std::string name;
   uint64_t id = 0;
   int rank = 0, size = 0, device = 0;
-  void *memory = nullptr; // device memory a communicator takes (nccl.comm_bytes)
+  // Device memory (0: none): channels and buffers, and what sends to peers need (nccl.comm_bytes, nccl.peer_bytes).
+  uint64_t memory = 0, peer_memory = 0;
   std::atomic<uint64_t> children{0};
   std::mutex mutex;                           // of what follows
   std::vector<eidolon::nccl::Scale> scales;   // custom reductions, by their number behind NCCL's own
@@ -166,6 +167,9 @@ template <size_t N> int64_t chosen(const char *text, const char *const (&names)[
   }
   return others ? ((int64_t{1} << N) - 1) & ~mask : mask;
 }
+
+// Takes the memory for sends to peers, once; under the communicator's mutex.
+ncclResult_t connect_peers(ncclComm *comm);
 
 // The text that ncclGetLastError gives; returns `result`.
 ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -262,30 +262,36 @@ static void a_communicator_grows_by_members_that_know_its_unique_id() {
 }
 
 static void a_communicator_takes_device_memory_until_it_ends_or_is_suspended() {
-  size_t before, during;
+  void *buffer = known(16);
+  size_t before;
   mem_info(0, &before, nullptr);
+  auto taken = [&] {
+    size_t now;
+    mem_info(0, &now, nullptr);
+    return (before - now) >> 20;
+  };
   ncclUniqueId id;
   ncclGetUniqueId(&id);
   ncclComm_t comm, alone;
   CHECK_EQUAL(ncclCommInitRank(&alone, 1, id, 0), ncclSuccess);
-  mem_info(0, &during, nullptr);
-  CHECK_EQUAL(before, during); // no peers, no buffers
+  CHECK_EQUAL(taken(), 0); // no peers, no buffers
   CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
-  mem_info(0, &during, nullptr);
-  CHECK_EQUAL(before - during, size_t{8} << 20);
+  CHECK_EQUAL(taken(), 8);
   CHECK_EQUAL(ncclCommSuspend(comm, 1), ncclSuccess);
-  mem_info(0, &during, nullptr);
-  CHECK_EQUAL(before, during);
-  void *buffer = known(16);
+  CHECK_EQUAL(taken(), 0);
   CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidUsage);
   CHECK_EQUAL(ncclCommResume(comm), ncclSuccess);
   CHECK_EQUAL(ncclCommResume(comm), ncclInvalidArgument);
   CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
-  mem_free(buffer);
+  CHECK_EQUAL(taken(), 8);
+  for (int i = 0; i < 2; ++i) { // once, at the first send
+    CHECK_EQUAL(ncclSend(buffer, 4, ncclFloat32, 1, comm, nullptr), ncclSuccess);
+    CHECK_EQUAL(taken(), 8 + 4);
+  }
   CHECK_EQUAL(ncclCommDestroy(comm), ncclSuccess);
   CHECK_EQUAL(ncclCommDestroy(alone), ncclSuccess);
-  mem_info(0, &during, nullptr);
-  CHECK_EQUAL(before, during);
+  CHECK_EQUAL(taken(), 0);
+  mem_free(buffer);
 }
 
 static void memory_comes_in_whole_chunks() {
@@ -302,7 +308,7 @@ static void memory_comes_in_whole_chunks() {
 
 int main() {
   test::enter_server("mode=null\ndevices=2\ngpu.memory_bytes=1073741824\ngpu.context_bytes=0\ngpu.cc=9.0\n"
-                     "nccl.comm_bytes=8388608\n");
+                     "nccl.comm_bytes=8388608\nnccl.peer_bytes=4194304\n");
   CHECK_EQUAL(ensure_context(0), kSuccess);
   ids_differ_and_versions_agree();
   the_environment_narrows_the_choice();
