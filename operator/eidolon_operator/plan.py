@@ -111,7 +111,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
                 "devices": str(spec.gpus_per_server),
                 **gpu.server_conf(memory_bytes=memory_bytes, context_bytes=context_bytes),
                 "payload_limit": str(network.nccl.payload_bytes),
-                "nccl.library_bytes": str(network.nccl.library_bytes),
+                "nccl.kernel_bytes": str(network.nccl.kernel_bytes),
                 "nccl.comm_bytes": str(network.nccl.communicator_bytes),
                 "nccl.peer_bytes": str(network.nccl.peer_bytes),
                 "known_limit": str(KNOWN_LIMIT_BYTES),

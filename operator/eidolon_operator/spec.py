@@ -43,7 +43,7 @@ class SpecError(Exception):
 class Nccl:
     """Device memory of communicators, and limits; the CRD describes them."""
 
-    library_bytes: int = 352 << 20
+    kernel_bytes: int = 352 << 20
     communicator_bytes: int = 488 << 20
     peer_bytes: int = 446 << 20
     payload_bytes: int = 64 << 10
@@ -287,7 +287,7 @@ def _nccl(body: Mapping[str, Any], quantity: _Quantities) -> Nccl:
         return (quantity(f"network.nccl.{name}", units.parse_duration_ns) or 0) / 1e9
 
     return Nccl(
-        size("libraryMemory"),
+        size("kernelMemory"),
         size("communicatorMemory"),
         size("peerMemory"),
         body["payloadLimitBytes"],

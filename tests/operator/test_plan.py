@@ -90,7 +90,7 @@ def test_the_whole_plan() -> None:
                 "gpu.nvlinks": "18",
                 "gpu.power_limit_mw": "700000",
                 "payload_limit": "65536",
-                "nccl.library_bytes": str(352 << 20),
+                "nccl.kernel_bytes": str(352 << 20),
                 "nccl.comm_bytes": str(488 << 20),
                 "nccl.peer_bytes": str(446 << 20),
                 "known_limit": "1048576",
@@ -107,7 +107,7 @@ def test_the_whole_plan() -> None:
 
 def test_what_nccl_takes_and_how_long_it_waits_can_be_said() -> None:
     nccl = {
-        "libraryMemory": "0",
+        "kernelMemory": "0",
         "communicatorMemory": "1GiB",
         "payloadLimitBytes": 1024,
         "missingAfter": "5m",
@@ -115,7 +115,7 @@ def test_what_nccl_takes_and_how_long_it_waits_can_be_said() -> None:
     }
     document = planning.build(make(network={"nccl": nccl}), source="test").document
     conf, core = document["server"]["conf"], document["core"]
-    assert (conf["nccl.library_bytes"], conf["nccl.comm_bytes"], conf["payload_limit"]) == ("0", str(1 << 30), "1024")
+    assert (conf["nccl.kernel_bytes"], conf["nccl.comm_bytes"], conf["payload_limit"]) == ("0", str(1 << 30), "1024")
     assert (core["stuck_timeout_s"], core["missing_virtual_s"]) == (300.0, 0.5)
     with pytest.raises(SpecError, match=r"network\.nccl\.payloadLimitBytes"):
         make(network={"nccl": {"payloadLimitBytes": 2 << 20}})

@@ -86,7 +86,7 @@ ncclResult_t take_memory(ncclComm *comm) {
   static std::map<int, uint64_t> kernels;
   {
     std::lock_guard hold(mutex);
-    if (ncclResult_t result = take(comm->device, "nccl.library_bytes", kernels[comm->device]))
+    if (ncclResult_t result = take(comm->device, "nccl.kernel_bytes", kernels[comm->device]))
       return result;
   }
   return take(comm->device, "nccl.comm_bytes", comm->memory);
