@@ -54,7 +54,7 @@ LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
 TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
 
 #: Kinds of work for the engine, so that rates can apply.
-MEMORY, MATRIX, ATTENTION = 1, 2, 3
+MEMORY, MATRIX, ATTENTION, PLAIN = 1, 2, 3, 4  # PLAIN: matrices without tensor cores
 
 _CUDA_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}  # cudaDataType
 _CUDNN_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}  # cudnnDataType_t
@@ -139,7 +139,7 @@ class Roofline:
         sizes += [0.15 * bool(s.get("ta")), 0.15 * bool(s.get("tb"))]
         kind = "half" if size == 2 else _COMPUTE.get(s.get("computetype"), "fp32") if dtype == "fp32" else dtype
         work = Work(f"gemm {kind} {alignment}", tuple(sizes), max(compute_ns, memory_ns) + GEMM_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX, moved)
+        return Analysis(work, "roofline", PLAIN if kind in ("fp32", "fp64") else MATRIX, moved)
 
     def _rate(self, dtype: str, compute: int = 0) -> float:
         if dtype == "fp32":
