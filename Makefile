@@ -24,7 +24,8 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 demo test test-python test-native e2e e2e-local e2e-kubernetes e2e-observe e2e-full lint tidy \
+.PHONY: help setup setup-torch214 setup-frameworks demo test test-python test-native e2e e2e-local e2e-frameworks \
+  e2e-frameworks-fast e2e-kubernetes e2e-observe e2e-full lint tidy \
   format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
 help:
@@ -52,6 +53,18 @@ setup-torch214: $(CACHE)/torch214/.stamp
 $(CACHE)/torch214/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 	$(PYTHON) tools/bootstrap.py $(CACHE)/torch214 torch==2.14.1 numpy
 	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/torch214
+	@touch $@
+
+# The frameworks that e2e/frameworks runs, as users install them, in an environment of their own. DeepSpeed compiles none
+# of its CUDA operators.
+FRAMEWORKS := torch==2.11.0 torchtitan==0.2.2 'deepspeed>=0.19.8,<0.20' 'megatron-core>=0.16.1,<0.17' \
+  'transformers>=5.17,<6' 'accelerate>=1.15,<2' 'lightning>=2.6,<3' numpy
+
+setup-frameworks: $(CACHE)/frameworks/.stamp
+
+$(CACHE)/frameworks/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
+	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/frameworks $(FRAMEWORKS)
+	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/frameworks
 	@touch $@
 
 # ---- native ----------------------------------------------------------------------------------------------------------
@@ -117,6 +130,14 @@ e2e-local: setup
 # Needs Debian's package `prometheus`: a real server scrapes real runs.
 e2e-observe: setup
 	$(BIN)/python -m pytest e2e/observe $(ARGS)
+
+# TorchTitan, DeepSpeed, Megatron-LM and others; minutes each.
+e2e-frameworks: setup setup-frameworks
+	$(BIN)/python -m pytest e2e/frameworks -s $(ARGS)
+
+# One or two configurations of each framework.
+e2e-frameworks-fast: setup setup-frameworks
+	$(BIN)/python -m pytest e2e/frameworks -s -m "not slow" $(ARGS)
 
 # On the cluster of e2e/cluster, which stays up for the next time (`make cluster-down`), or on that of KUBECONFIG.
 e2e-kubernetes: setup images torch-site

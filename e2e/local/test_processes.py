@@ -20,10 +20,9 @@ import pytest
 from certificates import certificate
 
 import eidolon_interposer
+from e2e.runs import environment
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
-
-from .conftest import environment
 
 LAUNCH = Path(eidolon_interposer.__file__).parent / "bin" / "launch"
 LIMIT_S = 240.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import BIN, REPOSITORY, Run, environment
+from e2e.runs import BIN, REPOSITORY, Run, environment
 
 DDP = "examples/ddp.py"
 SMALL = ("--steps", "3", "--layers", "2", "--width", "256", "--batch", "2", "--sequence", "128")

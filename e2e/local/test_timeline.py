@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
-from .conftest import BIN, REPOSITORY, Result, Run, environment
+from e2e.runs import BIN, REPOSITORY, Result, Run, environment
 
 SCRIPT = ("examples/ddp.py", "--steps", "4", "--layers", "2", "--width", "256", "--batch", "2", "--sequence", "128")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import REPOSITORY, Result, Run
+from e2e.runs import REPOSITORY, Result, Run
 
 TRUTH = REPOSITORY / "bench" / "truth"
 LINES = [json.loads(text) for text in (TRUTH / "h100.jsonl").read_text().splitlines()]

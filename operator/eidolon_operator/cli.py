@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eidolon_operator import plan as planning
-from eidolon_operator import report
+from eidolon_operator import report, units
 from eidolon_operator import spec as specs
 from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
@@ -41,6 +41,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("--time-sync", "timeSync", str, "conservative or optimistic (conservative)"),
     ("--host-cost", "cost.host", str, "table or measured (table)"),
     ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time of unknown cost (0.05)"),
+    ("--time-limit", "timeLimit", str, "end the run, with who waits for what, after this much real time (no limit)"),
     ("--startup-timeout", "startupTimeout", str, "real time for all ranks to join (10m)"),
 )
 
@@ -107,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         default=None,
         help="keep the timeline of the run, for `eidolon trace`",
+    )
+    run.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="of this machine, for large allocations of all ranks (80%% of all): who would exceed it waits until"
+        " another frees",
     )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
     run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
@@ -182,8 +189,19 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
     out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        endpoints = local.Endpoints(options.metrics, options.dcgm)
-        outcome = local.run(spec, plan, out=out, null_core=options.null_core, endpoints=endpoints)
+        host_memory_bytes = units.parse_size_bytes(options.host_memory) if options.host_memory else None
+    except ValueError as error:
+        _complain(f"run: --host-memory: {error}")
+        return EXIT_USAGE
+    try:
+        outcome = local.run(
+            spec,
+            plan,
+            out=out,
+            null_core=options.null_core,
+            endpoints=local.Endpoints(options.metrics, options.dcgm),
+            host_memory_bytes=host_memory_bytes,
+        )
     except local.RunError as error:
         _complain(str(error))
         return error.exit_code

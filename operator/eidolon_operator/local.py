@@ -86,8 +86,20 @@ class Endpoints:
         return [*http, *(["--dcgm", self.dcgm] if self.dcgm else [])]
 
 
-def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False, endpoints: Endpoints | None = None) -> Outcome:
-    """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary."""
+def run(
+    spec: Spec,
+    plan: Plan,
+    *,
+    out: Path,
+    null_core: bool = False,
+    endpoints: Endpoints | None = None,
+    host_memory_bytes: int | None = None,
+) -> Outcome:
+    """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary.
+
+    ``host_memory_bytes``: what all ranks together may take of this machine's memory by large allocations; a rank that
+    would exceed it waits until another frees (:func:`default_host_memory` unless given).
+    """
     command = workload_command(spec.workload)
     out.mkdir(parents=True, exist_ok=True)
     processes.become_subreaper()
@@ -100,6 +112,8 @@ def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False, endpoints
             servers = [
                 _Server(index, stack.enter_context(server_directory(scratch, index))) for index in range(spec.servers)
             ]
+            budget = default_host_memory() if host_memory_bytes is None else host_memory_bytes
+            plan = plan.with_server_conf(_share_host_memory(servers[0].directory, budget))
             local = _LocalRun(spec, plan, command, out, servers, endpoints or Endpoints(), null_core=null_core)
             try:
                 return asyncio.run(local.run())
@@ -107,6 +121,21 @@ def run(spec: Spec, plan: Plan, *, out: Path, null_core: bool = False, endpoints
                 processes.reap_orphans()
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror or error}") from error
+
+
+def default_host_memory() -> int:
+    """80 % of the memory of this machine, or of what this process's control group may use, in bytes."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total * 4 // 5
+
+
+def _share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
+    """Settings of every server: all their ranks share the machine, so they share one account of it."""
+    accounts = scratch / "host-memory"
+    accounts.mkdir()
+    return {"host_memory.bytes": str(budget_bytes), "host_memory.dir": str(accounts)}
 
 
 @contextlib.contextmanager
@@ -294,7 +323,9 @@ class _LocalRun:
         if summary is None and failure is None:
             failure = self._lost("simulation core", self._core, self._out / "core.log")
         if summary is not None and summary["state"] != "Succeeded":
-            failure = self._late or summary.get("reason") or failure or "the simulation failed"
+            reason = summary.get("reason")
+            late = reason if summary.get("cause") == "TimeLimitExceeded" else self._late  # the core says who waits
+            failure = late or reason or failure or "the simulation failed"
         elif failure is None and not ended:
             failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
         if summary is not None and summary["ranks"] == 0 and not self._interrupted and not self._late:

@@ -38,6 +38,7 @@ from eidolon_simcore.snapshot import Progress, Snapshot
 from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
+OVERDUE_EVERY_S = 1.0  #: how often is looked for ranks that went on without a collective
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
 DRAIN_S = 30.0  #: how long servers may take to say goodbye once the run is over
 STOP_OTHERS_S = 5.0  #: how long the others may go on by themselves once a workload has failed: they may say more
@@ -90,7 +91,7 @@ class Simulation:
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._complete_at: float | None = None  # when the last server said hello
-        self._clocks_at = now
+        self._clocks_at = self._overdue_at = now
         self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
         self.cause: Cause | str = ""  # why it ended, in a word ...
@@ -343,6 +344,7 @@ class Simulation:
             self._check_time(now)
             self._check_streams(now)
             self._check_stuck(now)
+            self._check_overdue(now)
 
     def _publish(self) -> None:
         for server in self._servers.values():
@@ -378,7 +380,8 @@ class Simulation:
     def _check_time(self, now: float) -> None:
         limit = self.plan.time_limit_s
         if limit is not None and self._complete_at is not None and now - self._complete_at > limit:
-            text = f"the run took longer than {limit:g} s (spec.timeLimit)"
+            blocked, asking, busy = self._standing()
+            text = f"the run took longer than {limit:g} s (spec.timeLimit): {self._who_waits(blocked, asking, busy)}"
             self.fail(text, now, cause=Cause.TIME_LIMIT_EXCEEDED)
 
     def _check_streams(self, now: float) -> None:
@@ -392,19 +395,34 @@ class Simulation:
         quiet = now - self._active_at
         if quiet < min(self.plan.stuck_timeout_s, self.plan.left_timeout_s):
             return
-        live = {rank for rank, session in self._sessions.items() if not session.left}
+        live = self._live()
         waiting = [rank for rank in self._known_ranks if rank not in self._sessions and rank < self._expected_world]
         if not live or waiting:
             return  # ranks that have yet to start are the startup timeout's business
-        blocked = self._engine.blocked()
-        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        blocked, asking, busy = self._standing()
         if not asking:
             return
-        busy = sorted(live - asking - self._idle())
         gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
-        if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked, sorted(asking), busy), now, cause=Cause.DEADLOCK)
+        if quiet >= (limit if live <= set(asking) else self.plan.idle_timeout_s):
+            self.fail(f"no rank can go on: {self._who_waits(blocked, asking, busy)}", now, cause=Cause.DEADLOCK)
+
+    def _live(self) -> set[int]:
+        return {rank for rank, session in self._sessions.items() if not session.left}
+
+    def _standing(self) -> tuple[list[Blocked], list[int], list[int]]:
+        """Collectives that wait for members, ranks that wait for an answer, ranks that neither wait nor are idle."""
+        live, blocked = self._live(), self._engine.blocked()
+        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        return blocked, sorted(asking), sorted(live - asking - self._idle())
+
+    def _check_overdue(self, now: float) -> None:
+        if now - self._overdue_at < OVERDUE_EVERY_S:
+            return
+        self._overdue_at = now
+        text = self._collectives.overdue(self._engine.clock, round(self.plan.missing_virtual_s * 1e9))
+        if text is not None:
+            self.fail(text, now, cause=Cause.RANK_MISSING)
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
@@ -424,7 +442,7 @@ class Simulation:
                 text += f" for rank {_list(list(b.missing))}" + (f" (rank {_list(left)} has left)" if left else "")
             parts.append(text)
         parts += self._collectives.waiting_for_members()
-        return "no rank can go on: " + "; ".join(parts)
+        return "; ".join(parts) or "no rank waits for another"
 
     # ---- for readers ----------------------------------------------------------------------------------------------
 

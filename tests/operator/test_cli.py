@@ -10,6 +10,7 @@ import yaml
 from eidolon_operator import cli
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.yaml"
+FRAMEWORKS = sorted((DEMO.parent / "frameworks").glob("*.yaml"))
 EXAMPLES = sorted(DEMO.parent.glob("ddp-2x2*.yaml"))
 
 
@@ -32,6 +33,13 @@ def test_the_examples_for_kubernetes_are_valid(capsys: pytest.CaptureFixture[str
     code, out, err = run(capsys, "validate", str(file))
     assert (code, err) == (0, "")
     assert out.endswith(" on 2 servers x 2 h100-sxm, 4 ranks\n")
+
+
+@pytest.mark.parametrize("file", FRAMEWORKS, ids=lambda file: file.name)
+def test_the_examples_of_frameworks_are_valid(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    code, out, err = run(capsys, "validate", "--local", str(file))
+    assert (code, err) == (0, "")
+    assert f"valid: {file.stem} on 1 server " in out
 
 
 def test_validate_speaks_for_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +80,7 @@ def test_validate_names_every_problem(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run"], "run: needs either the FILE of a SimulatedCluster or a command after --"),
         (["run", "--"], "run: needs either the FILE of a SimulatedCluster or a command after --"),
         (["run", str(DEMO), "--", "true"], "run: needs either the FILE of a SimulatedCluster or a command after --"),
+        (["run", "--host-memory", "8 gigs", "--", "true"], "run: --host-memory: '8 gigs' is not a size such as 80GiB"),
         (["run", "none.yaml"], "none.yaml: file: No such file or directory"),
     ],
 )

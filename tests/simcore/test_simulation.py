@@ -334,6 +334,25 @@ def test_calls_that_contradict_each_other_end_the_run(run: Run, write: Any, word
     assert words in run.simulation.reason
 
 
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_a_rank_that_goes_on_without_a_collective_is_named_after_some_virtual_time(run: Run, pairwise: bool) -> None:
+    ranks = pair(run)
+    if pairwise:
+        ranks[0].collective("send", 7, 0, 3, dtype=1, bytes=3, peer=1)
+    else:
+        ranks[0].collective("all_reduce", 7, 0, 3)
+    run.batch(ranks[0])
+    for hours, second in ((0.5, 2.0), (0.4, 4.0), (0.2, 6.0)):
+        assert run.simulation.state is None
+        ranks[1].write(Kind.SLEEP, value=round(hours * 3_600e9))
+        run.batch(ranks[1])
+        run.simulation.tick(second)
+    assert (run.simulation.state, run.simulation.cause) == ("Failed", "RankMissing")
+    what = "transfer 0 from rank 0 to rank 1" if pairwise else "all_reduce, call 0 of communicator unique7"
+    assert f"rank 1 is missing in {what}" in run.simulation.reason.replace(" in communicator unique7", "")
+    assert "which rank 0 reached 3600 s of virtual time ago" in run.simulation.reason
+
+
 def test_one_process_with_two_devices_makes_a_communicator_with_itself(run: Run) -> None:
     run.join(1, -1, -1)
     rank = FakeRank(1)

@@ -9,6 +9,7 @@
 //   graph     capture, graphs and their replay
 //   kernel    kernel names and launches
 //   clock     the C functions that the Python hook calls
+//   host_memory  a budget for what the ranks take of the machine's own memory
 //   preload   loading our libraries in place of NVIDIA's
 #pragma once
 #include <deque>
@@ -30,6 +31,7 @@ struct Thread {
   bool main = false;
   bool foreground = false;
   int64_t cpu_mark_ns = 0; // thread CPU time at the end of its last record (measured host cost only)
+  int64_t unpaid_ns = 0;   // of clock reads that the core has yet to be told of
 };
 Thread &this_thread();
 
@@ -53,7 +55,12 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
-bool forked_child();     // this process was forked from a rank
+bool forked_child(); // this process was forked from a rank
+class InsideCall {   // the calling thread is inside one of our calls: its rank does not count as idle
+public:
+  InsideCall();
+  ~InsideCall();
+};
 void release_accounts(); // orderly exit: gives this rank's device memory back
 
 // ---- memory -------------------------------------------------------------------------------------------------------
