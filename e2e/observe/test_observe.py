@@ -143,11 +143,11 @@ def test_recording_rules_are_evaluated(prometheus: Prometheus, slow: Observed) -
 def test_a_browser_shows_the_step_time(prometheus: Prometheus, slow: Observed, tmp_path: Path) -> None:
     """Prometheus' own graph page in a headless Chromium. EIDOLON_PICTURES=DIR keeps the picture (docs/images)."""
     picture = Path(os.environ.get("EIDOLON_PICTURES", tmp_path)).absolute() / "prometheus-step-time.png"
-    page = {
+    page = {  # the page takes its end by the minute
         "g0.expr": f'eidolon_step_last_duration_seconds{{run="{slow.name}"}}',
         "g0.tab": "0",
-        "g0.range_input": "1m",
-        "g0.end_input": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(slow.at + 5)),
+        "g0.range_input": "2m",
+        "g0.end_input": time.strftime("%Y-%m-%d %H:%M:00", time.gmtime(slow.at + 60)),
     }
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     options = ["--hide-scrollbars", "--window-size=1120,880", "--virtual-time-budget=8000", f"--screenshot={picture}"]
