@@ -97,7 +97,9 @@ def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
 def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
     """While the agents stand still nobody reads the rings: the ranks fill them, wait for room, and then end."""
     burst = RING_RECORDS + 1000
-    start(namespace, "full", "--burst", str(burst))
+    # With no request of its own it would get what agents and core leave it of a busy processor: next to nothing.
+    workload = {"resources": {"requests": {"cpu": "200m"}}}
+    start(namespace, "full", "--burst", str(burst), workload=workload)
     pods = [namespace.pods()[pod] for pod in servers("full")]
     agents = [agent for pod in pods for agent in namespace.cluster.processes(pod, "eidolon_interposer.agent")]
     enough(namespace, "full")
@@ -106,7 +108,7 @@ def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
     time.sleep(12)  # the bursts come after ten; an agent that is away for long is lost
     for agent in agents:
         os.kill(agent, signal.SIGCONT)
-    namespace.wait_for_phase("full", "Succeeded")
+    namespace.wait_for_phase("full", "Succeeded", timeout_s=180)
     assert operations(namespace, "full") == asked_for(namespace, "full") == 2 * burst
 
 
