@@ -21,8 +21,10 @@ TITAN = r"step: +4 .*loss: +\d+\.\d+ .*memory: +\d+\.\d+GiB\(.*tps: +[1-9][\d,]*
 
 def run(train: Train, name: str, *arguments: str, limit_s: float = 420) -> Result:
     result = train(str(EXAMPLES / f"{name}.yaml"), *arguments, limit_s=limit_s)
-    unstated = [r for r in result.summary["unknown_reads"] if r["default"] is None and not r["bulk"]]
-    assert unstated == [], f"{name} steers by values that nobody computed: {unstated}"
+    reads = [read for read in result.summary["unknown_reads"] if read["default"] is None and not read["bulk"]]
+    print(*(f"{read['count']} reads without a default: {read['site']}, {read['bytes']} B" for read in reads), sep="\n")
+    steering = [read for read in reads if "_local_scalar_dense" in read["site"]]  # `.item()`; not pieces of weights
+    assert steering == [], f"{name} steers by values that nobody computed: {steering}"
     return result
 
 

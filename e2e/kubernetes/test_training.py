@@ -27,7 +27,6 @@ def example() -> Object:
     return dict(found)
 
 
-@pytest.mark.slow
 def test_the_example(namespace: Namespace, torch: str) -> None:
     namespace.run("create", "configmap", "ddp", f"--from-file={REPOSITORY / 'examples' / 'ddp.py'}")
     namespace.run("apply", "-f", str(EXAMPLE))
@@ -58,8 +57,7 @@ def test_the_example(namespace: Namespace, torch: str) -> None:
     wait_for(lambda: not namespace.run("get", kinds, selector, "-o", "name"), 60)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("host", ["table", "measured"])
+@pytest.mark.parametrize("host", ["table", pytest.param("measured", marks=pytest.mark.slow)])
 def test_the_same_step_times_as_a_local_run(namespace: Namespace, torch: str, tmp_path: Path, host: str) -> None:
     """One YAML, two places. With host cost from the table nothing in it depends on where it runs."""
     object_ = example()

@@ -30,7 +30,9 @@ configuration = {
     "steps_per_print": 1,
 }
 with deepspeed.zero.Init(config_dict_or_path=configuration, enabled=arguments.stage == 3):
-    model = GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=256, n_head=4, n_positions=256, vocab_size=8192))
+    model = GPT2LMHeadModel(
+        GPT2Config(n_layer=4, n_embd=256, n_head=4, n_positions=256, vocab_size=8192, bos_token_id=0, eos_token_id=0)
+    )
 engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configuration)
 
 

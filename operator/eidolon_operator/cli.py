@@ -41,6 +41,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("--time-sync", "timeSync", str, "conservative or optimistic (conservative)"),
     ("--host-cost", "cost.host", str, "table or measured (table)"),
     ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time of unknown cost (0.05)"),
+    ("--time-limit", "timeLimit", str, "end the run, with who waits for what, after this much real time (no limit)"),
     ("--startup-timeout", "startupTimeout", str, "real time for all ranks to join (10m)"),
 )
 

@@ -323,7 +323,9 @@ class _LocalRun:
         if summary is None and failure is None:
             failure = self._lost("simulation core", self._core, self._out / "core.log")
         if summary is not None and summary["state"] != "Succeeded":
-            failure = self._late or summary.get("reason") or failure or "the simulation failed"
+            reason = summary.get("reason")
+            late = reason if summary.get("cause") == "TimeLimitExceeded" else self._late  # the core says who waits
+            failure = late or reason or failure or "the simulation failed"
         elif failure is None and not ended:
             failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
         if summary is not None and summary["ranks"] == 0 and not self._interrupted and not self._late:

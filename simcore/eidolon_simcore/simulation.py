@@ -380,7 +380,8 @@ class Simulation:
     def _check_time(self, now: float) -> None:
         limit = self.plan.time_limit_s
         if limit is not None and self._complete_at is not None and now - self._complete_at > limit:
-            text = f"the run took longer than {limit:g} s (spec.timeLimit)"
+            blocked, asking, busy = self._standing()
+            text = f"the run took longer than {limit:g} s (spec.timeLimit): {self._who_waits(blocked, asking, busy)}"
             self.fail(text, now, cause=Cause.TIME_LIMIT_EXCEEDED)
 
     def _check_streams(self, now: float) -> None:
@@ -394,19 +395,26 @@ class Simulation:
         quiet = now - self._active_at
         if quiet < min(self.plan.stuck_timeout_s, self.plan.left_timeout_s):
             return
-        live = {rank for rank, session in self._sessions.items() if not session.left}
+        live = self._live()
         waiting = [rank for rank in self._known_ranks if rank not in self._sessions and rank < self._expected_world]
         if not live or waiting:
             return  # ranks that have yet to start are the startup timeout's business
-        blocked = self._engine.blocked()
-        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        blocked, asking, busy = self._standing()
         if not asking:
             return
-        busy = sorted(live - asking - self._idle())
         gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
         limit = self.plan.left_timeout_s if gone else self.plan.stuck_timeout_s
-        if quiet >= (limit if live <= asking else self.plan.idle_timeout_s):
-            self.fail(self._who_waits(blocked, sorted(asking), busy), now, cause=Cause.DEADLOCK)
+        if quiet >= (limit if live <= set(asking) else self.plan.idle_timeout_s):
+            self.fail(f"no rank can go on: {self._who_waits(blocked, asking, busy)}", now, cause=Cause.DEADLOCK)
+
+    def _live(self) -> set[int]:
+        return {rank for rank, session in self._sessions.items() if not session.left}
+
+    def _standing(self) -> tuple[list[Blocked], list[int], list[int]]:
+        """Collectives that wait for members, ranks that wait for an answer, ranks that neither wait nor are idle."""
+        live, blocked = self._live(), self._engine.blocked()
+        asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
+        return blocked, sorted(asking), sorted(live - asking - self._idle())
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}
@@ -426,7 +434,7 @@ class Simulation:
                 text += f" for rank {_list(list(b.missing))}" + (f" (rank {_list(left)} has left)" if left else "")
             parts.append(text)
         parts += self._collectives.waiting_for_members()
-        return "no rank can go on: " + "; ".join(parts)
+        return "; ".join(parts) or "no rank waits for another"
 
     # ---- for readers ----------------------------------------------------------------------------------------------
 

@@ -287,8 +287,23 @@ def test_a_time_limit_counts_from_when_all_servers_are_there(tmp_path: Path) -> 
     time.sleep(0.5)
     assert core.simulation.state is None
     second = core.agent(1)
-    assert second.stopped().reason == first.stopped().reason == "the run took longer than 0.3 s (spec.timeLimit)"
+    late = "the run took longer than 0.3 s (spec.timeLimit): no rank waits for another"
+    assert second.stopped().reason == first.stopped().reason == late
     assert core.simulation.cause == Cause.TIME_LIMIT_EXCEEDED
+    core.close()
+
+
+def test_a_run_over_its_time_limit_says_who_waits_for_whom(tmp_path: Path) -> None:
+    core = Core(tmp_path, time_limit_s=1.0)
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    ranks[0].collective("all_reduce", 7, 0, 4)
+    ranks[0].sync()
+    agent.flush(*ranks)
+    reason = agent.stopped().reason
+    assert reason.startswith("the run took longer than 1 s (spec.timeLimit): rank 1 makes no calls")
+    assert "rank 0 waits in all_reduce, call 0 of communicator unique7 for rank 1" in reason
     core.close()
 
 

@@ -86,43 +86,68 @@ uint8_t flags_for(Thread &thread, const Event &event) {
   return flags;
 }
 
-// True if the thread sleeps in the kernel.
-bool sleeps(int tid) {
+// What the kernel says of a thread: 'S' sleeps, 'D' waits for a disk, 'R' runs or would; 0: it is gone.
+char state_of(int tid) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    return true; // gone
+    return 0;
   ssize_t got = read(fd, text, sizeof text - 1);
   close(fd);
   if (got <= 0)
-    return true;
+    return 0;
   text[got] = 0;
   const char *after_name = strrchr(text, ')');
-  return after_name != nullptr && after_name[1] == ' ' && (after_name[2] == 'S' || after_name[2] == 'D');
+  return after_name != nullptr && after_name[1] == ' ' ? after_name[2] : 'R';
+}
+
+// True if any other thread of the process is not asleep.
+bool others_run() {
+  DIR *tasks = opendir("/proc/self/task");
+  bool found = false;
+  const int own = static_cast<int>(syscall(SYS_gettid));
+  while (const dirent *entry = tasks != nullptr && !found ? readdir(tasks) : nullptr)
+    if (int tid = atoi(entry->d_name); tid != 0 && tid != own)
+      found = state_of(tid) == 'R';
+  if (tasks != nullptr)
+    closedir(tasks);
+  return found;
 }
 
 // Law 4: a rank whose foreground threads all sleep outside our calls for 20 ms is idle; its next record resumes it.
 // "Outside our calls" is seen from the ring: a thread inside one either writes records or waits for an answer.
+//
+// Foreground threads sleep too while they wait for another thread of their own process: for a lock that NCCL's watchdog
+// holds while it asks us, for a worker that has no processor. Then the rank is at work, however long that takes on a
+// busy machine; but as such threads hold nothing up for ever, for half a second only.
 std::atomic<int> inside{0};
+std::atomic<int> inside_behind{0}; // the same of other threads than those in the foreground
 std::atomic<bool> idle{false};
 
 void *idle_monitor(void *) {
-  constexpr int kSampleMs = 5, kSamples = 4;
+  constexpr int kSampleMs = 5, kSamples = 4, kSamplesAtWork = 100;
   uint64_t last = 0;
-  int quiet = 0;
+  int quiet = 0, calm = 0;
   while (rank.load() && !child_of_rank.load()) {
     usleep(kSampleMs * 1000);
     uint64_t now = ring_next_seq();
     const RingHeader *h = ring_header();
     bool full = h->space_wanted.load() != 0; // a writer waits for room, of records or definitions: not idle
     bool still = now == last && inside.load() == 0 && !full;
+    bool at_work = inside_behind.load() != 0;
     for (int i = 0; still && i < kMaxThreads; ++i)
-      if (int tid = foreground_tids[i].load(); tid != 0)
-        still = sleeps(tid);
+      if (int tid = foreground_tids[i].load(); tid != 0) {
+        const char state = state_of(tid);
+        still = state == 0 || state == 'S' || state == 'D';
+        at_work |= state == 'D';
+      }
     last = now;
     quiet = still ? quiet + 1 : 0;
-    if (quiet == kSamples && !idle.exchange(true)) {
+    calm = still && !at_work ? calm + 1 : 0;
+    if (calm == kSamples && others_run())
+      calm = 0;
+    if ((calm == kSamples || quiet == kSamplesAtWork) && !idle.exchange(true)) {
       ring_header()->idle.store(1);
       last = ring_emit({.kind = Kind::kIdle}, 0, 0) + 1;
     }
@@ -233,10 +258,11 @@ Reply ask(const Event &event) {
   Thread &thread = this_thread();
   uint8_t flags = flags_for(thread, event) | kBlocking;
   resume_if_idle(flags);
-  inside.fetch_add((flags & kForeground) != 0 ? 1 : 0);
+  std::atomic<int> &waiting = (flags & kForeground) != 0 ? inside : inside_behind;
+  waiting.fetch_add(1);
   uint64_t seq = ring_emit(event, flags, thread.index);
   Reply reply = ring_wait(thread.index, seq);
-  inside.fetch_sub((flags & kForeground) != 0 ? 1 : 0);
+  waiting.fetch_sub(1);
   return reply;
 }
 
