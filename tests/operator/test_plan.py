@@ -41,6 +41,7 @@ def test_the_whole_plan() -> None:
             "ranks_per_server": 2,
             "gpu": "h100-sxm",
             "gpu_memory_bytes": 8 * 2**30,
+            "server_groups": None,
             "host_cost": "table",
             "time_sync": "conservative",
             "steps": 7,
@@ -65,6 +66,7 @@ def test_the_whole_plan() -> None:
             "ranks": 2,
             "world": 4,
             "gpu": "h100-sxm",
+            "groups": None,
             "conf": {
                 "mode": "core",
                 "host_cost": "table",
@@ -137,12 +139,12 @@ def test_an_unknown_gpu_is_named_with_what_is_allowed() -> None:
 
 
 def test_groups_of_servers_have_the_gpus_that_they_name() -> None:
-    groups = [{"name": "new", "servers": 1}, {"name": "old", "servers": 2, "gpu": {"model": "a100-sxm"}}]
+    groups = [{"name": "new", "servers": 1}, {"name": "old", "servers": 2, "gpu": {"model": "a100-40gb-sxm"}}]
     document = planning.build(make(servers=3, serverGroups=groups), source="test").document
-    new, old = catalogue.gpu("h100-sxm"), catalogue.gpu("a100-sxm")
+    new, old = catalogue.gpu("h100-sxm"), catalogue.gpu("a100-40gb-sxm")
     assert document["core"]["server_groups"] == [
         {"servers": 1, "gpu": "h100-sxm", "gpu_memory_bytes": new.memory_bytes},
-        {"servers": 2, "gpu": "a100-sxm", "gpu_memory_bytes": old.memory_bytes},
+        {"servers": 2, "gpu": "a100-40gb-sxm", "gpu_memory_bytes": old.memory_bytes},
     ]
     assert [group["conf"]["gpu.name"] for group in document["server"]["groups"]] == [new.name, old.name]
     assert planning.capacities(document["core"]) == [new.memory_bytes, old.memory_bytes, old.memory_bytes]

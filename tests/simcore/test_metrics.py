@@ -249,13 +249,14 @@ def test_dcgm_shows_devices_that_no_rank_uses_as_idle() -> None:
 
 
 def test_pages_tell_servers_of_other_gpus_apart() -> None:
-    mixed = snapshot(servers=2, gpus=1, devices=(DeviceModel(H100, 80 << 30), DeviceModel(gpu("a100-sxm"), 40 << 30)))
+    mixed = snapshot(servers=2, gpus=1, devices=(DeviceModel(H100, 80 << 30), DeviceModel(gpu("a100-40gb-sxm"), 40 << 30)))
     page = metrics.page(mixed)
-    assert value(page, "eidolon_run", gpu="a100-sxm", servers="1") == value(page, "eidolon_run", gpu="h100-sxm") == 1
+    assert value(page, "eidolon_run", gpu="a100-40gb-sxm", servers="1") == 1
+    assert value(page, "eidolon_run", gpu="h100-sxm", servers="1") == 1
     assert value(page, "eidolon_device_memory_capacity_bytes", server="1", device="0") == 40 << 30
     assert value(page, "eidolon_peak_flops_per_second") == pytest.approx(989.4e12 + 312e12)
     family = next(iter(text_string_to_metric_families(dcgm.page(mixed).decode())))
-    assert [sample.labels["modelName"] for sample in family.samples] == [H100.name, gpu("a100-sxm").name]
+    assert [sample.labels["modelName"] for sample in family.samples] == [H100.name, gpu("a100-40gb-sxm").name]
 
 
 def test_dcgm_labels_are_the_exporters_with_the_pod_where_there_is_one() -> None:

@@ -129,7 +129,7 @@ def test_copies_cost_by_their_bytes(run: Run) -> None:
 def test_servers_of_other_gpus_go_at_their_own_speed(tmp_path: Path) -> None:
     groups = [
         {"servers": 1, "gpu": "h100-sxm", "gpu_memory_bytes": 80 << 30},
-        {"servers": 1, "gpu": "a100-sxm", "gpu_memory_bytes": 40 << 30},
+        {"servers": 1, "gpu": "a100-40gb-sxm", "gpu_memory_bytes": 40 << 30},
     ]
     run = Run(tmp_path, servers=2, ranks_per_server=1, server_groups=groups)
     ranks = [FakeRank(1), FakeRank(1)]
@@ -141,8 +141,8 @@ def test_servers_of_other_gpus_go_at_their_own_speed(tmp_path: Path) -> None:
     for number, rank in enumerate(ranks):
         run.batch(rank, number)
     took = [run.replies(number)[1, seq][0] for number, seq in enumerate(seqs)]
-    ratio = gpu("h100-sxm").bandwidth_bytes_per_s / gpu("a100-sxm").bandwidth_bytes_per_s
-    assert took[1] / took[0] == pytest.approx(ratio, rel=0.02)
+    ratio = gpu("h100-sxm").bandwidth_bytes_per_s / gpu("a100-40gb-sxm").bandwidth_bytes_per_s
+    assert took[1] / took[0] == pytest.approx(ratio, rel=0.05)  # launches have a floor
     shown = run.simulation.snapshot(0.0)
     assert [device.memory_bytes >> 30 for device in shown.devices] == [80, 40]
 

@@ -34,7 +34,7 @@ def test_gpus_without_nvlink_meet_at_the_pcie_root() -> None:
 
 
 def test_servers_of_other_gpus_have_links_of_their_own() -> None:
-    mixed = [catalogue.gpu("h100-sxm"), catalogue.gpu("a100-sxm"), catalogue.gpu("l40s")]
+    mixed = [catalogue.gpu("h100-sxm"), catalogue.gpu("a100-40gb-sxm"), catalogue.gpu("l40s")]
     fabric = fabrics.build(servers=3, gpus=2, gpus_by_server=mixed)
     nvlinks = [fabric.link(f"server{server}/gpu1>server{server}/nvswitch") for server in range(3)]
     assert [link and link.bytes_per_s for link in nvlinks] == [450_000_000_000, 300_000_000_000, None]
