@@ -37,7 +37,8 @@ setup: $(VENV)/.eidolon.stamp
 
 $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 	@command -v $(or $(CXX),g++) >/dev/null || { echo "make: a C++20 compiler is needed (Debian: apt-get install g++)"; exit 1; }
-	$(PYTHON) tools/bootstrap.py $(VENV) --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
+	# Compiled at once, like pip does: where PYTHONDONTWRITEBYTECODE is set, each rank would else compile torch at its start.
+	$(PYTHON) tools/bootstrap.py $(VENV) --compile-bytecode --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
 	# MLCommons' reader of Chakra traces, for tests; what it says it depends on (notebooks, plots) none of it needs.
 	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps mlc-chakra==1.0.*
 	@touch $@
@@ -51,7 +52,7 @@ $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)
 setup-torch214: $(CACHE)/torch214/.stamp
 
 $(CACHE)/torch214/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
-	$(PYTHON) tools/bootstrap.py $(CACHE)/torch214 torch==2.14.1 numpy
+	$(PYTHON) tools/bootstrap.py $(CACHE)/torch214 --compile-bytecode torch==2.14.1 numpy
 	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/torch214
 	@touch $@
 
@@ -63,7 +64,7 @@ FRAMEWORKS := torch==2.11.0 torchtitan==0.2.2 'deepspeed>=0.19.8,<0.20' 'megatro
 setup-frameworks: $(CACHE)/frameworks/.stamp
 
 $(CACHE)/frameworks/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
-	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/frameworks $(FRAMEWORKS)
+	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/frameworks --compile-bytecode $(FRAMEWORKS)
 	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/frameworks
 	@touch $@
 

@@ -1,7 +1,7 @@
 """What recording costs. Run: ``python -m bench.recording``.
 
 Speed of the core (as in :mod:`bench.metrics`: records of event rings to final steps, with accounts) with a recorder
-against without, interleaved in one process: processor time of the simulation's thread, and of the whole process, in
+against without, taking turns in one process: processor time of the simulation's thread, and of the whole process, in
 which the recording is compressed and written by a thread of its own. And the size of the recording.
 """
 
@@ -16,13 +16,14 @@ from typing import Any
 from bench.metrics import GPUS, Run
 from eidolon_simcore.timeline.recorder import Recorder
 
-ROUNDS, STEPS = 5, 2
+PAIRS = 30
 
 
 def speed(run: Run) -> tuple[float, float, int]:
     """Records per second of processor time of this thread and of the process; how many there were."""
+    rounds = run.step()
     thread, process = time.thread_time(), time.process_time()
-    sent = sum(run.step() for _ in range(STEPS))
+    sent = run.play(rounds)
     return sent / (time.thread_time() - thread), sent / (time.process_time() - process), sent
 
 
@@ -41,8 +42,8 @@ def main() -> None:
         }
         rates: dict[str, list[tuple[float, float, int]]] = {name: [] for name in runs}
         records = sum(speed(run)[2] for run in runs.values()) // len(runs)  # the first are warm-up
-        for _ in range(ROUNDS):
-            for name, run in runs.items():
+        for pair in range(PAIRS):
+            for name, run in list(runs.items())[:: 1 if pair % 2 else -1]:
                 rates[name].append(speed(run))
         records += sum(sent for _, _, sent in rates["with"])
         recorders[0].close()
@@ -53,7 +54,7 @@ def main() -> None:
         ratio = statistics.median(a[column] / b[column] for a, b in pairs)
         print(
             f"{what}: {medians['with']:,.0f} records/s of processor time with, {medians['without']:,.0f} without: "
-            f"ratio {ratio:.3f} (median of {ROUNDS} pairs; baseline: 1, without recording)"
+            f"ratio {ratio:.3f} (median of {PAIRS} pairs; baseline: 1, without recording)"
         )
     print(f"{size:,} bytes for {records:,} records: {size / records:.2f} bytes a record")
 

@@ -15,7 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from bench.collectives import anchors, measured
+from bench.collectives import anchors, heldout, measured
 from bench.collectives.measured import GPUS, OPS, Point
 from eidolon_simcore import catalogue
 from eidolon_simcore.fabric import tuner
@@ -127,7 +127,7 @@ def _summary(title: str, errors: dict[tuple[str, int], list[float]]) -> None:
 
 def main(words: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.collectives")
-    parser.add_argument("what", nargs="?", choices=["fit", "tables", "graphs", "host", "anchors"])
+    parser.add_argument("what", nargs="?", choices=["fit", "tables", "graphs", "held", "host", "anchors"])
     what = parser.parse_args(None if words is None else list(words)).what
     if what in ("fit", "tables", None) and not measured.have_tables():
         print("no tables: pip install 'eidolon[bench]' brings aiconfigurator-core")
@@ -142,6 +142,9 @@ def main(words: Iterable[str] | None = None) -> None:
         tables()
     if what in ("graphs", None):
         graphs()
+    if what in ("held", None):
+        print()
+        heldout.show()
     if what in ("host", None):
         host()
     if what in ("anchors", None):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-not-found]
 
-from bench.collectives import measured
+from bench.collectives import heldout, measured
 from bench.collectives.measured import GPUS, OPS, Point
 from eidolon_simcore import catalogue
 from eidolon_simcore.fabric import tuner
@@ -195,9 +195,7 @@ def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
         for ranks in (2, 4):
             of_op = sorted((p for p in graphs if p.op == op and p.ranks == ranks), key=lambda p: p.bytes)
             own = np.array([np.log(p.us / (model_us(chooser, p) + start[ranks])) for p in of_op])
-            at = np.array([math.log2(p.bytes) for p in of_op])
-            weights = np.exp(-0.5 * (at[:, None] - at[None, :]) ** 2)
-            smooth = (weights * own[None, :]).sum(1) / (weights.sum(1) + 1.0)
+            smooth = heldout.smoothed([math.log2(p.bytes) for p in of_op], own)
             left.setdefault(op, {})[ranks] = [round(float(v), 3) for v in smooth]
     return pair, left
 

@@ -9,6 +9,9 @@ graphs                     ``bench/truth/h100_collectives_graph.jsonl``: torch, 
 host                       ``bench/truth/h100_x2_collectives.jsonl``: the same issued from the host.
 forced                     ``h200_x2.jsonl`` beside this file: torch 2.11 (NCCL 2.28.9), CUDA graphs, 2 H200, NVLS off,
                            every ``NCCL_ALGO`` and ``NCCL_PROTO`` (empty: NCCL's own choice), 2026-11-28.
+profile                    ``h200_x2_profile.jsonl``: ``eidolon profile nccl`` on 2 H200, another machine of the same
+                           kind and versions, 2026-11-28: in graphs at powers of two and three halves of them, issued
+                           from the host, and device memory. None of the times is fitted.
 ========================== =========================================================================================
 """
 
@@ -104,3 +107,10 @@ def forced() -> Iterator[Point]:
             if op not in ("algo", "proto", "bytes"):
                 name = "send" if op == "sendrecv" else op
                 yield Point(name, 2, row["bytes"], us, algorithm=row["algo"].lower(), protocol=row["proto"])
+
+
+def profile(what: str) -> Iterator[Point]:
+    """``graph`` or ``issued``."""
+    for row in _rows(HERE / "h200_x2_profile.jsonl"):
+        if row["what"] == what:
+            yield Point(row["op"], 2, row["bytes"], row["us"])

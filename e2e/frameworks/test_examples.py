@@ -30,7 +30,7 @@ def run(train: Train, name: str, *arguments: str, limit_s: float = 420) -> Resul
 
 def plain(result: Result) -> str:
     """All lines without the colours that TorchTitan puts into its own."""
-    return re.sub(r"\x1b\[\d+m", "", result.out + result.err)
+    return re.sub(r"\x1b\[[\d;]*m", "", result.out + result.err)
 
 
 def slow(*values: object) -> object:

@@ -12,34 +12,9 @@ from typing import Any
 
 import pytest
 
-from e2e.kubernetes.conftest import Namespace, Operator, simulated_cluster
+from e2e.kubernetes.conftest import Namespace, Operator, enough, servers, simulated_cluster, start, working
 from e2e.kubernetes.kubectl import condition, wait_for
 from eidolon_operator.plan import RING_RECORDS
-
-#: Of a run that something happens to: for ever, were it not for `enough`.
-BUSY_S = "600"
-
-
-def start(namespace: Namespace, name: str, *arguments: str, **spec: object) -> None:
-    """Starts a run of two servers and waits until its workload runs."""
-    namespace.apply(simulated_cluster(name, "busy.py", "--seconds", BUSY_S, *arguments, **spec))
-    working(namespace, name)
-
-
-def working(namespace: Namespace, name: str) -> None:
-    """Waits until the workload of a run works on both servers."""
-    namespace.wait_for_phase(name, "Running")
-    wait_for(lambda: all("at work" in namespace.run("logs", pod, "-c", "workload") for pod in servers(name)), 60)
-
-
-def enough(namespace: Namespace, name: str) -> None:
-    """Lets the workload of a run come to its end."""
-    for pod in servers(name):
-        namespace.run("exec", pod, "-c", "workload", "--", "touch", "/tmp/enough")
-
-
-def servers(name: str) -> tuple[str, str]:
-    return f"{name}-server-0", f"{name}-server-1"
 
 
 def test_a_deleted_server_pod_ends_the_run(namespace: Namespace) -> None:

@@ -83,6 +83,32 @@ def test_an_image_that_sets_what_we_set(namespace: Namespace, image: str) -> Non
     assert loaded == "theirs is loaded"
 
 
+@pytest.mark.skipif(
+    not (REPOSITORY / "build" / "native12").is_dir(),
+    reason="the images hold the shim for CUDA 12 after `make native-cuda12`",
+)
+def test_an_image_with_cuda_12(namespace: Namespace) -> None:
+    """Which libraries a workload gets is decided by the CUDA runtime that it brings: here a file of that name."""
+    folder = "/opt/site/nvidia/cuda_runtime/lib"
+    runtime = {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"name": "runtime"},
+        "data": {"libcudart.so.12": ""},
+    }
+    namespace.apply(runtime)
+    workload = {
+        "command": ["python3", "-c", SCRIPT.replace("libcudart.so.13", "libcudart.so.12"), "LD_LIBRARY_PATH"],
+        "env": [{"name": "PYTHONPATH", "value": "/opt/site"}],
+        "volumes": [{"name": "runtime", "configMap": {"name": "runtime"}}],
+        "volumeMounts": [{"name": "runtime", "mountPath": folder}],
+        "workingDir": "/",
+    }
+    namespace.apply(simulated_cluster("twelve", servers=1, workload=workload))
+    namespace.wait_for_phase("twelve", "Succeeded", timeout_s=120)
+    assert '"/eidolon/lib12"' in namespace.run("logs", "twelve-server-0", "-c", "workload")
+
+
 def test_a_plain_command_is_started_once_a_rank(namespace: Namespace) -> None:
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
     workload = {"launcher": "plain", "command": ["python3", "-c", SCRIPT, *names], "ranksPerServer": 2}

@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 hf_trainer.py --output DIR
 """
 
 import argparse
+import tempfile
 
 import torch
 from torch.utils.data import Dataset
@@ -38,7 +39,7 @@ def train(steps: int, resume: bool) -> None:
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            output_dir=arguments.output or "unused",
+            output_dir=arguments.output or tempfile.gettempdir(),
             max_steps=steps,
             per_device_train_batch_size=4,
             bf16=True,

@@ -31,7 +31,6 @@ RING_INBOX_BYTES: Final = 4 << 20
 _RECORD_BYTES: Final = 32
 _RING_PAGES_BYTES: Final = 160 << 10  # header, reply slots and stream pages of abi.h, rounded up
 
-PAYLOAD_LIMIT_BYTES: Final = 64 << 10
 KNOWN_LIMIT_BYTES: Final = 1 << 20
 REPLY_TIMEOUT_MS: Final = 60_000
 
@@ -105,6 +104,8 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
                 "topology": dict(network.topology) if network.topology is not None else None,
             },
             "startup_timeout_s": spec.startup_timeout_s,
+            "stuck_timeout_s": network.nccl.missing_after_s,
+            "missing_virtual_s": network.nccl.missing_after_virtual_s,
             "time_limit_s": spec.time_limit_s,
             "attempt": attempt,
             "token": token if token is not None else secrets.token_hex(16),
@@ -120,7 +121,10 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
                 "host_cost": spec.host_cost,
                 "devices": str(spec.gpus_per_server),
                 **first["conf"],
-                "payload_limit": str(PAYLOAD_LIMIT_BYTES),
+                "payload_limit": str(network.nccl.payload_bytes),
+                "nccl.kernel_bytes": str(network.nccl.kernel_bytes),
+                "nccl.comm_bytes": str(network.nccl.communicator_bytes),
+                "nccl.peer_bytes": str(network.nccl.peer_bytes),
                 "known_limit": str(KNOWN_LIMIT_BYTES),
                 "values.loss": spec.values.loss,
                 "values.routing": spec.values.routing,

@@ -40,6 +40,18 @@ class SpecError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Nccl:
+    """Device memory of communicators, and limits; the CRD describes them."""
+
+    kernel_bytes: int = 352 << 20
+    communicator_bytes: int = 488 << 20
+    peer_bytes: int = 446 << 20
+    payload_bytes: int = 64 << 10
+    missing_after_s: float = 60.0
+    missing_after_virtual_s: float = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """None: what the catalogue says of the GPU."""
 
@@ -47,6 +59,7 @@ class Network:
     inter_latency_ns: int
     intra_bytes_per_s: int | None
     topology: Mapping[str, Any] | None = None  #: as the plan has it: `topology.read`
+    nccl: Nccl = Nccl()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +210,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         for name, value in (("nic_bytes_per_s", inter), ("nvlink_bytes_per_s", intra)):
             if value is not None:
                 fabric.setdefault(name, value)
+    nccl = _nccl(body["network"]["nccl"], quantity)
     startup = quantity("startupTimeout", units.parse_duration_ns)
     limit = quantity("timeLimit", units.parse_duration_ns)
     recording_limit = quantity("recording.limit", units.parse_size_bytes)
@@ -215,7 +229,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         gpu=body["gpu"]["model"],
         gpu_memory_bytes=memory,
         context_bytes=context,
-        network=Network(inter, latency, intra, fabric),
+        network=Network(inter, latency, intra, fabric, nccl),
         workload=Workload(
             command=command,
             env=tuple((item["name"], item.get("value", "")) for item in work["env"] if "valueFrom" not in item),
@@ -269,6 +283,23 @@ def _groups(
             memory = memory_bytes if memory is None else memory
             context = context_bytes if context is None else context
         yield ServerGroup(group["name"], group["servers"], gpu.get("model", body["gpu"]["model"]), memory, context)
+
+
+def _nccl(body: Mapping[str, Any], quantity: _Quantities) -> Nccl:
+    def size(name: str) -> int:
+        return quantity(f"network.nccl.{name}", functools.partial(units.parse_size_bytes, least=0)) or 0
+
+    def seconds(name: str) -> float:
+        return (quantity(f"network.nccl.{name}", units.parse_duration_ns) or 0) / 1e9
+
+    return Nccl(
+        size("kernelMemory"),
+        size("communicatorMemory"),
+        size("peerMemory"),
+        body["payloadLimitBytes"],
+        seconds("missingAfter"),
+        seconds("missingAfterVirtual"),
+    )
 
 
 def _values(body: Mapping[str, Any]) -> Values:

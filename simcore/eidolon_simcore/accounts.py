@@ -87,7 +87,8 @@ class Ledger:
         """Mean over devices, ns."""
         if not len(self.times):
             return {}
-        return {f"{name}_ns": round(float(self.column(name).mean())) for name in (*SPLIT, "overlap")}
+        means = dict(zip(TIMES, self.times.mean(axis=0).tolist(), strict=True))
+        return {f"{name}_ns": round(means[name]) for name in (*SPLIT, "overlap")}
 
 
 def empty_ledger() -> Ledger:
@@ -107,10 +108,12 @@ class Accounts:
         self._network = network
         self._servers: dict[int, int] = {}  # by rank
         self._devices: dict[int, list[int]] = {}  # by rank, in the order in which they came
-        self._kinds: list[str] = []
+        self._kinds: dict[str, int] = {}
         self._patterns: dict[int, int] = {}  # by identity
         self._loads: list[tuple[Pattern, NDArray[np.int64], NDArray[np.int64]]] = []
-        self._work: dict[int, deque[tuple[int, Work]]] = {}
+        self._rows = np.zeros((0, 2), np.int64)  # rank and device, of the last step
+        self._ports_and_ranks: tuple[tuple[Port, ...], tuple[int, ...]] = (), ()
+        self._work: dict[int, deque[tuple[int, Work]]] = {}  # by rank: between marks
         self.last = empty_ledger()  #: of the last final step
         self.total = empty_ledger()  #: of all final steps but the first
 
@@ -125,13 +128,10 @@ class Accounts:
         self._work.setdefault(rank, deque()).append((seq, work))
 
     def collective(self, call: CollectiveCall) -> None:
-        if call.op not in self._kinds:
-            self._kinds.append(call.op)
+        kind = self._kinds.setdefault(call.op, len(self._kinds))
         n = len(call.ranks)
         bus_bytes = round(call.bytes * _BUS[call.op](n)) if call.op in _BUS else call.bytes
-        ranks, seqs = np.array(call.ranks, np.int64), np.array(call.seqs, np.int64)
-        kind, pattern = self._kinds.index(call.op), self._pattern(call.pattern)
-        self._ledger.add_collective(kind, pattern, call.bytes, bus_bytes, ranks, seqs)
+        self._ledger.add_collective(kind, self._pattern(call.pattern), call.bytes, bus_bytes, call.ranks, call.seqs)
 
     def operations(self, rank: int, operations: NDArray[Any]) -> None:
         """Spans say what became of them."""
@@ -140,30 +140,20 @@ class Accounts:
         """Steps bring it."""
 
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
-        for number in range(self._labelled, len(self._labels)):
-            activity = _ACTIVITY.get(self._labels[number])
-            if activity is not None:
-                self._ledger.set_label(number, activity)
-        self._labelled = len(self._labels)
+        if self._labelled < len(self._labels):
+            self._set_labels()
         self._ledger.take(rank, spans.view(np.uint8))
 
     def step(self, step: Step) -> None:
-        cuts = np.array([(rank, cut.seq, cut.end_ns) for rank, cut in sorted(step.cuts.items())], np.int64).reshape(
-            -1, 3
-        )
-        rows, kinds, patterns = self._ledger.cut(*(np.ascontiguousarray(cuts[:, i]) for i in range(3)))
+        cuts = np.array([(rank, cut.seq, cut.end_ns) for rank, cut in sorted(step.cuts.items())], np.int64)
+        rows, kinds, patterns = self._ledger.cut(*np.ascontiguousarray(cuts.reshape(-1, 3).T))
         rows = rows.view(np.int64).reshape(-1, 2 + len(TIMES))
-        ranks = rows[:, 0].tolist()
-        ports = tuple(
-            Port(self._servers[rank], device) for rank, device in zip(ranks, rows[:, 1].tolist(), strict=True)
-        )
         kinds = kinds.view(np.int64).reshape(-1, 5)[:, 1:].tolist()
         self.last = Ledger(
-            ports,
-            tuple(ranks),
-            rows[:, 2:].copy(),
+            *self._who(rows[:, :2]),
+            rows[:, 2:],
             self._worked(step, rows),
-            {self._kinds[number]: KindTotal(*kind) for number, kind in enumerate(kinds) if kind[0]},
+            {op: KindTotal(*kind) for op, kind in zip(self._kinds, kinds, strict=False) if kind[0]},
             self._carried(patterns.view(np.int64)),
         )
         if step.name != STARTUP:
@@ -209,17 +199,36 @@ class Accounts:
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
+    def _set_labels(self) -> None:
+        """Says what spans with labels that are new do."""
+        for number in range(self._labelled, len(self._labels)):
+            activity = _ACTIVITY.get(self._labels[number])
+            if activity is not None:
+                self._ledger.set_label(number, activity)
+        self._labelled = len(self._labels)
+
+    def _who(self, rows: NDArray[np.int64]) -> tuple[tuple[Port, ...], tuple[int, ...]]:
+        """Ports and ranks of rows (rank, device): mostly those of the step before."""
+        if not np.array_equal(rows, self._rows):
+            self._rows = rows
+            ranks = tuple(rows[:, 0].tolist())
+            devices = rows[:, 1].tolist()
+            ports = tuple(Port(self._servers[rank], device) for rank, device in zip(ranks, devices, strict=True))
+            self._ports_and_ranks = ports, ranks
+        return self._ports_and_ranks
+
     def _worked(self, step: Step, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """The ranks' work in the step; a rank's with several devices is divided as their computing time is."""
         sums = {}
         for rank, cut in step.cuts.items():
             marks = self._work.get(rank, deque())
-            sum_ = np.zeros(len(WORK_FIELDS))
+            sum_ = Work()
             while marks and marks[0][0] <= cut.seq:
-                sum_ += [getattr(marks[0][1], name) for name in WORK_FIELDS]
-                marks.popleft()
-            sums[rank] = sum_
-        out = np.array([sums[rank] for rank in rows[:, 0].tolist()]).reshape(-1, len(WORK_FIELDS))
+                sum_ += marks.popleft()[1]
+            sums[rank] = sum_.values()
+        out = np.array([sums[rank] for rank in rows[:, 0].tolist()], np.float64).reshape(-1, len(WORK_FIELDS))
+        if len(rows) <= len(sums):  # no rank has several devices
+            return out
         ranks, counts = np.unique(rows[:, 0], return_counts=True)
         compute = 2 + TIMES.index("compute")
         for rank in ranks[counts > 1].tolist():
@@ -250,6 +259,16 @@ class Accounts:
 
 def _add(total: Ledger, step: Ledger) -> Ledger:
     """The sum, by rank and device and in the step's order; those that took no part in the step stay at the end."""
+    nothing = KindTotal()
+    kinds = {
+        kind: total.kinds.get(kind, nothing) + step.kinds.get(kind, nothing)
+        for kind in dict.fromkeys((*total.kinds, *step.kinds))
+    }
+    links = np.zeros(max(len(total.link_bytes), len(step.link_bytes)), np.int64)
+    links[: len(total.link_bytes)] += total.link_bytes
+    links[: len(step.link_bytes)] += step.link_bytes
+    if total.ranks == step.ranks and total.ports == step.ports:
+        return Ledger(step.ports, step.ranks, total.times + step.times, total.work + step.work, kinds, links)
     keys = dict.fromkeys(zip(step.ranks, step.ports, strict=True))
     keys.update(dict.fromkeys(zip(total.ranks, total.ports, strict=True)))
     times, work = np.zeros((len(keys), len(TIMES)), np.int64), np.zeros((len(keys), len(WORK_FIELDS)))
@@ -258,14 +277,6 @@ def _add(total: Ledger, step: Ledger) -> Ledger:
         rows = [where[key] for key in zip(ledger.ranks, ledger.ports, strict=True)]
         times[rows] += ledger.times
         work[rows] += ledger.work
-    links = np.zeros(max(len(total.link_bytes), len(step.link_bytes)), np.int64)
-    links[: len(total.link_bytes)] += total.link_bytes
-    links[: len(step.link_bytes)] += step.link_bytes
-    nothing = KindTotal()
-    kinds = {
-        kind: total.kinds.get(kind, nothing) + step.kinds.get(kind, nothing)
-        for kind in dict.fromkeys((*total.kinds, *step.kinds))
-    }
     return Ledger(tuple(port for _, port in keys), tuple(rank for rank, _ in keys), times, work, kinds, links)
 
 

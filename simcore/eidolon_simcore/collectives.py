@@ -11,6 +11,7 @@ small, an exchange of bytes (:mod:`.payloads`): it happens as soon as every send
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Call:
     rank: int
     seq: int
     payload: bool  #: its bytes are moved
+    scale: float | None = None  #: what its bytes are multiplied by first; None: it says nothing of that
 
 
 @dataclass(slots=True)
@@ -107,6 +109,7 @@ class Match:
     position: int
     calls: dict[int, Call] = field(default_factory=dict)
     first: str = ""  #: the first caller, for messages
+    since_ns: int | None = None  #: its clock when somebody first looked for who is missing
 
     @property
     def pair(self) -> bool:
@@ -229,7 +232,7 @@ class Collectives:
             self._describe(handle, f"{signature.name}, call {position} of communicator {_short(communicator.name)}")
         else:
             self._compare(match, signature, position, rank, ("count", "dtype", "root", "redop"))
-        self._arrive(match, at, Call(rank, seq, payload))
+        self._arrive(match, at, Call(rank, seq, payload, _scale(signature)))
         return match.handle
 
     def _pair(
@@ -326,10 +329,18 @@ class Collectives:
             sent[at] = self._payloads.pop((match.calls[at].rank, match.calls[at].seq)) or None
         if not receive:
             return
-        results = payloads.exchange(op, sent, root, match.signature.get("dtype"), match.signature.get("redop"))
+        length = match.signature.get("bytes") if match.pair else self._sent_bytes(match)
+        scales = [match.calls[at].scale for at in range(match.size)]
+        dtype, redop = match.signature.get("dtype"), match.signature.get("redop")
+        results = payloads.exchange(op, sent, root, dtype, redop, length, scales)
         for at in receive:
             call = match.calls[at]
             self._receivers.deliver(call.rank, call.seq, results[at] or b"")
+
+    @staticmethod
+    def _sent_bytes(match: Match) -> int:
+        s = match.signature
+        return payloads.sent_bytes(s.name, s.get("count"), s.get("dtype"), match.size)
 
     # ---- who waits ------------------------------------------------------------------------------------------------
 
@@ -344,6 +355,27 @@ class Collectives:
             for c in self._communicators.values()
             if not c.complete
         ]
+
+    def overdue(self, clock_ns: Callable[[int], int], limit_ns: int) -> str | None:
+        """A collective that some member has passed by more than ``limit_ns`` of virtual time without making the call,
+        counted from the first caller's: whom it lacks, in words. ``clock_ns`` is the time of a rank."""
+        for match in self._matches.values():
+            waiting = {call.rank for call in match.calls.values()}
+            if match.since_ns is None:
+                match.since_ns = max(map(clock_ns, waiting))
+            missing = [r for r in self._takers(match) - waiting if clock_ns(r) - match.since_ns > limit_ns]
+            if missing:
+                names = ", ".join(map(str, sorted(missing)))
+                return (
+                    f"rank {names} is missing in {self.describe(match.handle)} ({_text(match.signature)}), which "
+                    f"{match.first} reached {limit_ns / 1e9:g} s of virtual time ago"
+                )
+        return None
+
+    @staticmethod
+    def _takers(match: Match) -> set[int]:
+        members = match.communicator.members
+        return {members[at].rank for at in (match.key[1:3] if match.pair else range(match.communicator.size))}
 
     def _describe(self, handle: int, text: str) -> None:
         self._described[handle] = text
@@ -363,6 +395,12 @@ def _call_of(match: Match) -> CollectiveCall:
         seqs=tuple(call.seq for call in calls),
         pattern=match.pattern,
     )
+
+
+def _scale(signature: Signature) -> float | None:
+    """The factor of a scaled sum: the attribute holds the bits of a double; -1: none, or one that nobody knows."""
+    bits = signature.get("scale", -1)
+    return None if bits == -1 else float(struct.unpack("<d", struct.pack("<q", bits))[0])
 
 
 def _short(name: str) -> str:

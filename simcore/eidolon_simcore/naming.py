@@ -12,10 +12,8 @@ from typing import Final
 
 from eidolon_simcore.costs import Signature
 from eidolon_simcore.kernels import demangle
+from eidolon_simcore.volumes import CUDA_TYPES, CUDNN_TYPES
 
-#: cudaDataType and cudnnDataType_t.
-_CUDA_TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}
-_CUDNN_TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}
 _COPIES: Final[Mapping[str, str]] = {
     "h2d": "Memcpy HtoD",
     "d2h": "Memcpy DtoH",
@@ -34,14 +32,14 @@ def display(signature: Signature) -> str:
         case "gemm":
             shape = "x".join(str(s.get(key, 1)) for key in ("m", "n", "k"))
             batch = f" batch {s.get('batch')}" if s.get("batch", 1) > 1 else ""
-            return f"gemm {_CUDA_TYPES.get(s.get('atype'), 'fp32')} {shape}{batch}"
+            return f"gemm {CUDA_TYPES.get(s.get('atype'), 'fp32')} {shape}{batch}"
         case "conv":
             sizes = "x".join(str(s.get(key, 1)) for key in ("n", "c", "h", "w"))
             kernel = f"{s.get('r', 1)}x{s.get('s', 1)}"
-            return f"conv {s.name} {_CUDNN_TYPES.get(s.get('dtype'), 'fp32')} {sizes} k{s.get('k', 1)} {kernel}".strip()
+            return f"conv {s.name} {CUDNN_TYPES.get(s.get('dtype'), 'fp32')} {sizes} k{s.get('k', 1)} {kernel}".strip()
         case "attention":
             sizes = " ".join(f"{key}{s.get(key, 1)}" for key in ("b", "h", "sq", "skv", "d"))
-            return f"attention {s.name} {_CUDNN_TYPES.get(s.get('dtype'), 'bf16')} {sizes}"
+            return f"attention {s.name} {CUDNN_TYPES.get(s.get('dtype'), 'bf16')} {sizes}"
         case "copy":
             pageable = "" if s.get("pinned", 1) else " (pageable)"
             return _COPIES.get(s.name, f"Memcpy {s.name}") + pageable

@@ -1,12 +1,17 @@
 """What a collective does to small payloads: the bytes each member gets from the bytes that the members sent.
 
-``None`` is unknown and makes every result that depends on it unknown. Reductions go through a wider type and are
-rounded once, so the result does not depend on an order of ranks that NCCL does not promise either.
+On the wire a payload of n bytes is, by its length, one of three: n bytes, all of them known; n bytes and a mask of
+⌈n/8⌉ (bit i of it: byte i is known; unknown bytes are zeros); nothing, where none is known. What moves bytes moves the
+mask with them; a reduced element is known if it is at every member.
+
+Reductions go through a wider type and are rounded once, so the result does not depend on an order of ranks that NCCL
+does not promise either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,17 +19,16 @@ from numpy.typing import NDArray
 
 Bytes = bytes | None
 
-#: ncclDataType_t -> (size in bytes, NumPy type; None where a reduction is not computed)
-DTYPES: dict[int, tuple[int, str | None]] = {
-    number: (size, kind)
-    for number, (size, kind) in enumerate(
-        [
-            *[(1, "i1"), (1, "u1"), (4, "<i4"), (4, "<u4"), (8, "<i8"), (8, "<u8")],
-            *[(2, "<f2"), (4, "<f4"), (8, "<f8"), (2, "bf16"), (1, None), (1, None)],
-        ]
-    )
-}
-_NAMES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
+#: ncclDataType_t -> (size in bytes, how its values are read: a NumPy type, or exponent and mantissa of a small float)
+DTYPES: tuple[tuple[int, str], ...] = (
+    *((1, "i1"), (1, "u1"), (4, "<i4"), (4, "<u4"), (8, "<i8"), (8, "<u8")),
+    *((2, "<f2"), (4, "<f4"), (8, "<f8"), (2, "bf16"), (1, "e4m3"), (1, "e5m2")),
+)
+_NAMES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),
+    *("float8_e4m3", "float8_e5m2"),
+)
+SUM, PRODUCT, MAXIMUM, MINIMUM, AVERAGE, SCALED_SUM = range(6)  #: ncclRedOp_t; the last: any custom reduction
 
 
 def dtype_name(dtype: int) -> str:
@@ -34,7 +38,12 @@ def dtype_name(dtype: int) -> str:
 
 def wider_than_a_byte(dtype: int) -> bool:
     """Types that a switch can reduce (NVLink SHARP)."""
-    return DTYPES.get(dtype, (1, None))[0] > 1
+    return size_of(dtype) > 1
+
+
+def size_of(dtype: int) -> int:
+    """Bytes of an element."""
+    return DTYPES[dtype][0] if 0 <= dtype < len(DTYPES) else 1
 
 
 def senders(op: str, size: int, root: int) -> range:
@@ -47,58 +56,107 @@ def receivers(op: str, size: int, root: int) -> range:
     return range(root, root + 1) if op in ("reduce", "gather") else range(size)
 
 
-def exchange(op: str, sent: Sequence[Bytes], root: int, dtype: int, redop: int) -> list[Bytes]:
-    """Results by member. ``sent`` holds one entry a member; those that do not send are not looked at."""
+def sent_bytes(op: str, count: int, dtype: int, size: int) -> int:
+    """What one sender sends in an operation with NCCL's ``count`` of ``size`` members."""
+    return count * size_of(dtype) * (size if op in ("reduce_scatter", "all_to_all", "scatter") else 1)
+
+
+def exchange(
+    op: str, sent: Sequence[Bytes], root: int, dtype: int, redop: int, length: int, scales: Sequence[float | None] = ()
+) -> list[Bytes]:
+    """Results by member, as they go on the wire. ``sent`` holds one entry a member, of which those of members that do
+    not send are not looked at; ``length`` is what :func:`sent_bytes` says. ``scales`` are the members' factors in a
+    scaled sum; None: not known."""
     size = len(sent)
     if op in ("broadcast", "scatter"):
-        whole = sent[root]
-        if op == "broadcast" or whole is None:
-            return [whole] * size
-        return list(_chunks(whole, size))
-    if any(data is None for data in sent):
-        return [None] * size
-    known = [data for data in sent if data is not None]
-    if len({len(data) for data in known}) != 1:
-        return [None] * size
+        data, known = _decoded(sent[root], length)
+        parts = 1 if op == "broadcast" else size
+        return [_encoded(d, k) for d, k in zip(_split(data, parts), _split(known, parts), strict=True)] * (
+            size // parts
+        )
+    decoded = [_decoded(one, length) for one in sent]
+    data, known = np.stack([d for d, _ in decoded]), np.stack([k for _, k in decoded])
     if op in ("all_gather", "gather"):
-        joined = b"".join(known)
+        joined = _encoded(data.ravel(), known.ravel())
         return [joined if op == "all_gather" or member == root else None for member in range(size)]
     if op == "all_to_all":
-        parts = [list(_chunks(data, size)) for data in known]
-        return [b"".join(part[member] for part in parts) for member in range(size)]
-    total = _reduce(known, dtype, redop)
+        data, known = (each.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1) for each in (data, known))
+        return [_encoded(d, k) for d, k in zip(data, known, strict=True)]
+    total, of_total = _reduced(data, known, dtype, redop, scales)
     if op == "reduce_scatter":
-        return [None] * size if total is None else list(_chunks(total, size))
-    return [total if op == "all_reduce" or member == root else None for member in range(size)]
+        return [_encoded(d, k) for d, k in zip(_split(total, size), _split(of_total, size), strict=True)]
+    whole = _encoded(total, of_total)
+    return [whole if op == "all_reduce" or member == root else None for member in range(size)]
 
 
-def _chunks(data: bytes, count: int) -> list[bytes]:
-    each = len(data) // count
-    return [data[i * each : (i + 1) * each] for i in range(count)]
+# ---- bytes that may be unknown -------------------------------------------------------------------------------------
 
 
-_REDUCTIONS: dict[int, Callable[..., Any]] = {0: np.add, 1: np.multiply, 2: np.maximum, 3: np.minimum, 4: np.add}
+def _decoded(wire: Bytes, length: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Bytes and which of them are known; of another length than it should be: none."""
+    if wire is not None and len(wire) == length:
+        return np.frombuffer(wire, np.uint8), np.ones(length, np.bool_)
+    if wire is not None and len(wire) == length + -(-length // 8):
+        mask = np.frombuffer(wire, np.uint8, offset=length)
+        known = np.unpackbits(mask, count=length, bitorder="little").view(np.bool_)
+        return np.frombuffer(wire, np.uint8, count=length), known
+    return np.zeros(length, np.uint8), np.zeros(length, np.bool_)
 
 
-def _reduce(parts: Sequence[bytes], dtype: int, redop: int) -> Bytes:
-    """ncclRedOp_t: sum, product, maximum, minimum, average. Others (scaled sums) and 8-bit floats are unknown."""
-    kind = DTYPES.get(dtype, (1, None))[1]
-    reduction = _REDUCTIONS.get(redop)
-    if kind is None or reduction is None:
+def _encoded(data: NDArray[np.uint8], known: NDArray[np.bool_]) -> Bytes:
+    if known.all():
+        return data.tobytes()
+    if not known.any():
         return None
+    return np.where(known, data, 0).astype(np.uint8).tobytes() + np.packbits(known, bitorder="little").tobytes()
+
+
+def _split(values: NDArray[Any], count: int) -> NDArray[Any]:
+    return values[: values.size // count * count].reshape(count, -1)
+
+
+# ---- reductions ----------------------------------------------------------------------------------------------------
+
+_REDUCTIONS: dict[int, Callable[..., Any]] = {
+    SUM: np.add,
+    PRODUCT: np.multiply,
+    MAXIMUM: np.maximum,
+    MINIMUM: np.minimum,
+    AVERAGE: np.add,
+    SCALED_SUM: np.add,
+}
+
+
+def _reduced(
+    data: NDArray[np.uint8], known: NDArray[np.bool_], dtype: int, redop: int, scales: Sequence[float | None]
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """The bytes of the reduction of all rows, and which are known."""
+    reduction = _REDUCTIONS.get(redop)
+    factors = [1.0] * len(data) if redop != SCALED_SUM else [s for s in scales if s is not None]
+    width = size_of(dtype)
+    if reduction is None or not 0 <= dtype < len(DTYPES) or len(factors) != len(data) or data.shape[1] % width:
+        return np.zeros(data.shape[1], np.uint8), np.zeros(data.shape[1], np.bool_)
+    kind = DTYPES[dtype][1]
     with np.errstate(all="ignore"):
-        total = _widen(parts[0], kind)
+        parts = [_wide(row, kind) for row in data]
+        if redop == SCALED_SUM:
+            parts = [(part * factor).astype(part.dtype) for part, factor in zip(parts, factors, strict=True)]
+        total = parts[0]
         for part in parts[1:]:
-            total = reduction(total, _widen(part, kind))
-        if redop == 4:
-            total = total // len(parts) if total.dtype.kind in "iu" else total / len(parts)
-        return _narrow(total, kind)
+            total = reduction(total, part)
+        if redop == AVERAGE:  # integers are cut off towards zero
+            total = np.sign(total) * (np.abs(total) // len(parts)) if total.dtype.kind in "iu" else total / len(parts)
+        narrowed = _narrow(total, kind)
+    elements = known.reshape(len(data), -1, width).all(axis=(0, 2))
+    return np.frombuffer(narrowed, np.uint8), np.repeat(elements, width)
 
 
-def _widen(data: bytes, kind: str) -> NDArray[Any]:
+def _wide(data: NDArray[np.uint8], kind: str) -> NDArray[Any]:
     if kind == "bf16":
-        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").astype("<f8")
-    values = np.frombuffer(data, kind)
+        return (data.view("<u2").astype("<u4") << 16).view("<f4").astype("<f8")
+    if kind in _EIGHT_BITS:
+        return _eight_bit_values(kind)[data]
+    values = data.view(kind)
     return values.astype("<f8") if values.dtype.kind == "f" else values
 
 
@@ -108,4 +166,35 @@ def _narrow(values: NDArray[Any], kind: str) -> bytes:
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         rounded = np.where(np.isnan(values), 0x7FC0, rounded)
         return rounded.astype("<u2").tobytes()
+    if kind in _EIGHT_BITS:
+        return _eight_bits(values, kind).tobytes()
     return values.astype(kind).tobytes()
+
+
+#: Floats of a byte: bits of the mantissa, bias of the exponent, the greatest finite number's bits.
+_EIGHT_BITS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}
+
+
+@cache
+def _eight_bit_values(kind: str) -> NDArray[np.float64]:
+    """The numbers that the 256 patterns stand for."""
+    mantissa_bits, bias, greatest = _EIGHT_BITS[kind]
+    magnitude = np.arange(128)
+    exponent, mantissa = magnitude >> mantissa_bits, (magnitude & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    values = np.where(exponent == 0, 2.0 * mantissa, 1 + mantissa) * 2.0 ** (exponent - bias)
+    values[greatest + 1 :] = np.nan
+    if kind == "e5m2":
+        values[greatest + 1] = np.inf
+    return np.concatenate([values, -values])
+
+
+def _eight_bits(values: NDArray[np.float64], kind: str) -> NDArray[np.uint8]:
+    """The nearest patterns, ties to even; what is too large becomes the greatest finite number, as CUDA converts."""
+    greatest = _EIGHT_BITS[kind][2]
+    finite = _eight_bit_values(kind)[: greatest + 1]
+    size = np.minimum(np.abs(values), finite[-1])
+    above = np.clip(np.searchsorted(finite, size), 1, greatest)
+    middle = (finite[above - 1] + finite[above]) / 2
+    up = (size > middle) | ((size == middle) & (above % 2 == 0))
+    bits = np.where(up, above, above - 1) | np.where(np.signbit(values), 0x80, 0)
+    return np.where(np.isnan(values), 0x7F, bits).astype(np.uint8)

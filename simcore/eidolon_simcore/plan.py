@@ -41,6 +41,7 @@ class Plan:
     recording_limit_bytes: int | None = None  #: of the recording; None: the run is not recorded
     time_limit_s: float | None = None  #: real time from when all servers are there; None: no limit
     stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
+    missing_virtual_s: float = 3_600.0  #: virtual time that a rank may go on without a collective another has reached
     idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
@@ -68,11 +69,7 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
     """The plan in the document's section ``core``."""
     servers = _positive(core, "servers")
     devices = tuple(_devices(core, servers))
-    extra = {
-        name: float(core[name])
-        for name in ("time_limit_s", "stuck_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
-        if core.get(name) is not None
-    }
+    extra = {name: float(core[name]) for name in _LIMITS if core.get(name) is not None}
     return Plan(
         servers=servers,
         gpus_per_server=_positive(core, "gpus_per_server"),
@@ -93,6 +90,12 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         attempt=_positive(core, "attempt", 1),
         **extra,
     )
+
+
+_LIMITS = (
+    *("time_limit_s", "stuck_timeout_s", "missing_virtual_s", "idle_timeout_s"),
+    *("left_timeout_s", "reconnect_timeout_s"),
+)
 
 
 def _devices(core: Mapping[str, Any], servers: int) -> Iterator[DeviceModel]:

@@ -15,10 +15,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from eidolon_simcore import volumes
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.kernels import Launch, Traffic, demangle, traffic
 from eidolon_simcore.signature import Signature
 from eidolon_simcore.tables import Work
+from eidolon_simcore.volumes import SIZES, Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,7 @@ LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
 TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
 
 #: Kinds of work for the engine, so that rates can apply.
-MEMORY, MATRIX, ATTENTION = 1, 2, 3
-
-_CUDA_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}  # cudaDataType
-_CUDNN_DTYPE = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}  # cudnnDataType_t
-_COMPUTE = {74: "fp16", 75: "bf16", 76: "tf32", 77: "tf32", 78: "tf32"}  # cublasComputeType_t that lower fp32 inputs
-_SIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 1}
-_SCALAR_BF16, _SCALAR_HALF = 15, 5  # c10::ScalarType
-_FUSED_ATTENTION = re.compile(r"flash_(?:fwd|bwd)_(?:splitkv_)?kernel|fmha_cutlass[FB]|flash_bwd_dq_dk_dv")
+MEMORY, MATRIX, ATTENTION, PLAIN = 1, 2, 3, 4  # PLAIN: matrices without tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +79,9 @@ class Roofline:
     def kernel(self, s: Signature, operator: Signature | None) -> Analysis:
         """A kernel that was launched by name."""
         name = demangle(s.name)
-        if operator is not None and _FUSED_ATTENTION.search(name):
-            fused = self._fused_attention(name, operator)
-            if fused is not None:
-                return fused
+        fused = volumes.fused_attention(name, operator)
+        if fused is not None:
+            return self._attention(fused)
         threads = max(1, s.get("bx", 1)) * max(1, s.get("by", 1)) * max(1, s.get("bz", 1))
         blocks = max(1, s.get("gx", 1)) * max(1, s.get("gy", 1)) * max(1, s.get("gz", 1))
         moved = traffic(Launch(name, blocks, threads, s.get("n", -1)))
@@ -121,93 +115,57 @@ class Roofline:
 
     def gemm(self, s: Signature) -> Analysis:
         m, n, k, batch = (max(1, s.get(key, 1)) for key in ("m", "n", "k", "batch"))
-        dtype = _CUDA_DTYPE.get(s.get("atype"), "fp32")
-        size, out = _SIZE[dtype], _SIZE[_CUDA_DTYPE.get(s.get("ctype"), "fp32")]
+        volume = volumes.gemm(s)
+        half = SIZES[volume.dtype] == 2
         alignment = 8
-        rate = self._rate(dtype, s.get("computetype"))
-        if size == 2:
+        rate = self._rate(volume.units)
+        if half:
             contiguous = (m, k if s.get("ta") else m, n if s.get("tb") else k)
             alignment = min(8, math.gcd(*contiguous) & -math.gcd(*contiguous))
             rate *= GEMM_ALIGNMENT[alignment]
-        moved = float(batch) * ((m * k + k * n) * size + m * n * out)
-        memory_ns = moved / (GEMM_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
-        compute_ns = 2.0 * batch * m * n * k / rate * 1e9
+        memory_ns = volume.bytes / (GEMM_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
+        compute_ns = volume.flops / rate * 1e9
         sizes = [math.log(x) for x in (m, n, k, batch)]
         for rows, columns in TILES:
             waves = batch * -(-m // rows) * -(-n // columns) / self._gpu.sm_count
             sizes.append(0.7 * math.log(math.ceil(waves) / waves))
         sizes += [0.15 * bool(s.get("ta")), 0.15 * bool(s.get("tb"))]
-        kind = "half" if size == 2 else _COMPUTE.get(s.get("computetype"), "fp32") if dtype == "fp32" else dtype
+        kind = "half" if half else volume.units.removesuffix("_simt")
         work = Work(f"gemm {kind} {alignment}", tuple(sizes), max(compute_ns, memory_ns) + GEMM_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX, moved)
+        return Analysis(work, "roofline", PLAIN if kind in ("fp32", "fp64") else MATRIX, volume.bytes)
 
-    def _rate(self, dtype: str, compute: int = 0) -> float:
-        if dtype == "fp32":
-            dtype = _COMPUTE.get(compute, "fp32_simt")
-        if dtype in ("fp32_simt", "fp64"):
-            return self._gpu.peak_flops(dtype) * SIMT_RATE
-        return self._gpu.peak_flops(dtype) * GEMM_RATE
+    def _rate(self, units: str) -> float:
+        return self._gpu.peak_flops(units) * (SIMT_RATE if units in ("fp32_simt", "fp64") else GEMM_RATE)
 
     def conv(self, s: Signature) -> Analysis:
         n, c, h, w, k = (max(1, s.get(key, 1)) for key in ("n", "c", "h", "w", "k"))
         r, q, oh, ow = (max(1, s.get(key, 1)) for key in ("r", "s", "oh", "ow"))
-        groups = max(1, s.get("groups", 1))
-        dtype = _CUDNN_DTYPE.get(s.get("dtype"), "fp32")
-        size = _SIZE[dtype]
-        flops = 2.0 * n * oh * ow * k * (c / groups) * r * q
-        depth = min(c, k) / groups
-        # cuDNN may use TF32 by default
-        rate = self._rate("tf32" if dtype == "fp32" else dtype) * (CONV_RATE / GEMM_RATE)
-        rate *= min(1.0, depth / 128) ** 0.85
-        moved = float(size) * (n * c * h * w + n * k * oh * ow + k * (c / groups) * r * q)
-        memory_ns = moved / (CONV_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
+        volume = volumes.conv(s)
+        depth = min(c, k) / max(1, s.get("groups", 1))
+        rate = self._rate(volume.units) * (CONV_RATE / GEMM_RATE) * min(1.0, depth / 128) ** 0.85
+        memory_ns = volume.bytes / (CONV_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
         sizes = (*(math.log(x) for x in (n * oh * ow, c, k, r * q)), 0.5 * math.log(h * w / (oh * ow)))
-        kind = "half" if size == 2 else dtype
-        work = Work(f"conv {s.name} {kind}", sizes, max(flops / rate * 1e9, memory_ns) + CONV_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX, moved)
+        kind = "half" if SIZES[volume.dtype] == 2 else volume.dtype
+        work = Work(f"conv {s.name} {kind}", sizes, max(volume.flops / rate * 1e9, memory_ns) + CONV_FLOOR_NS)
+        return Analysis(work, "roofline", MATRIX, volume.bytes)
 
     def attention(self, s: Signature) -> Analysis:
-        b, h, sq, skv, d = (max(1, s.get(key, 1)) for key in ("b", "h", "sq", "skv", "d"))
-        dv, kvh = max(1, s.get("dv", d)), max(1, s.get("kvh", h))
-        dtype = _CUDNN_DTYPE.get(s.get("dtype"), "bf16")
-        return self._attention("cudnn", s.name == "backward", (b, h, kvh, sq, skv, d, dv), s.get("causal"), dtype)
+        return self._attention(volumes.attention(s))
 
-    def _fused_attention(self, name: str, operator: Signature) -> Analysis | None:
-        """Flash and memory-efficient kernels: their sizes are those of the operator's query, key and value."""
-        backward = "bwd" in name or "cutlassB" in name
-        first = int(backward)
-        shapes = [[operator.get(f"in{first + i}_d{d}") for d in range(4)] for i in range(3)]
-        if any(0 in shape for shape in shapes):
-            return None
-        efficient = "fmha" in name
-        (b, x, y, d), (_, kx, ky, _), (*_, dv) = shapes
-        flash_layout = operator.name.startswith(("aten::_flash", "aten::_efficient"))  # (b, s, h, d), else (b, h, s, d)
-        sq, h = (x, y) if flash_layout else (y, x)
-        skv, kvh = (kx, ky) if flash_layout else (ky, kx)
-        kind = operator.get(f"in{first}_dtype")
-        dtype = "bf16" if kind == _SCALAR_BF16 else "fp16" if kind == _SCALAR_HALF else "fp32"
-        causal = operator.get("is_causal") or operator.get("custom_mask_type")
-        return self._attention(
-            "efficient" if efficient else "flash", backward, (b, h, kvh, sq, skv, d, dv), causal, dtype
-        )
-
-    def _attention(
-        self, library: str, backward: bool, shape: tuple[int, int, int, int, int, int, int], causal: int, dtype: str
-    ) -> Analysis:
-        b, h, kvh, sq, skv, d, dv = shape
-        flops = 2.0 * b * h * sq * skv * (d + dv) * (0.5 if causal else 1.0)
-        share = attention_share(backward, d, skv if causal else 2 * skv)
-        if library != "cudnn":
-            share *= 0.62 if library == "flash" else 0.4  # kernels of the generation before, on Hopper
-        if backward:
-            flops *= 2.5
-        rate = self._gpu.peak_flops("fp16" if dtype == "fp32" else dtype) * share * (0.25 if dtype == "fp32" else 1.0)
-        moved = float(_SIZE[dtype]) * b * (h * sq * (d + dv) + kvh * skv * (d + dv)) * (2.5 if backward else 1.0)
-        memory_ns = moved / (0.8 * self._gpu.bandwidth_bytes_per_s) * 1e9
-        sizes = (math.log(b * h), math.log(sq), math.log(skv), 0.3 * math.log(h / kvh), math.log(d), 0.3 * bool(causal))
-        group = f"attention {library} {'backward' if backward else 'forward'} {'fp32' if dtype == 'fp32' else 'half'}"
-        work = Work(group, sizes, max(flops / rate * 1e9, memory_ns) + (8_000 if backward else 4_000))
-        return Analysis(work, "roofline", ATTENTION, moved)
+    def _attention(self, a: Attention) -> Analysis:
+        volume = a.volume
+        share = attention_share(a.backward, a.d, a.skv if a.causal else 2 * a.skv)
+        if a.family != "cudnn":
+            share *= 0.62 if a.family == "flash" else 0.4  # kernels of the generation before, on Hopper
+        full = a.dtype == "fp32"
+        rate = self._gpu.peak_flops("fp16" if full else a.dtype) * share * (0.25 if full else 1.0)
+        memory_ns = volume.bytes / (0.8 * self._gpu.bandwidth_bytes_per_s) * 1e9
+        heads = 0.3 * math.log(a.h / a.kvh)
+        sizes = (math.log(a.b * a.h), math.log(a.sq), math.log(a.skv), heads, math.log(a.d), 0.3 * a.causal)
+        group = f"attention {a.family} {'backward' if a.backward else 'forward'} {'fp32' if full else 'half'}"
+        floor_ns = 8_000 if a.backward else 4_000
+        work = Work(group, sizes, max(volume.flops / rate * 1e9, memory_ns) + floor_ns)
+        return Analysis(work, "roofline", ATTENTION, volume.bytes)
 
     def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
         """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""

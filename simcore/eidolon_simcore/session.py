@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, pace
 from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import SOURCES, CostModel
 from eidolon_simcore.coverage import Spent
+from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.naming import display
@@ -43,10 +45,10 @@ from eidolon_simcore.signature import Signature
 from eidolon_simcore.sinks import NO_DEVICE, Sinks
 from eidolon_simcore.steps import Steps
 from eidolon_simcore.values import Reads
-from eidolon_simcore.work import WORK_FIELDS, Work, per_byte, per_launch
+from eidolon_simcore.work import Work, per_byte, per_launch
 
 MAX_SIGNATURES = 100_000  #: of a rank
-COUNTED_AT_ONCE = 1 << 16  #: operations of a rank whose work is put aside before it is added up
+COPY_WAIT = "cudaMemcpy"  #: what a wait without a call of its own is called: copies wait for what they copied
 CALL_IDS = 1_024  #: signatures of API calls have ids below this
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
 _COMM_LANES = 0xFFFF_0000  #: lanes on which communicators are made, on a device of their own
@@ -61,7 +63,6 @@ _GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN
 _AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
 _HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
 _K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
-_K_MARK = int(Kind.MARK)
 _K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
 
 
@@ -146,18 +147,17 @@ class Session:
         self._source = np.zeros(CALL_IDS, np.uint8)
         self._class = np.zeros(CALL_IDS, np.uint16)
         self._error = np.zeros(CALL_IDS, np.float32)
+        self._at_full_clock = np.zeros(CLASSES)  # device time since the last step's mark, by class
+        self.pace = FULL
+        self._host_of_operator = np.zeros(CALL_IDS, np.int64)  # of device work whose operator is known
         self._spent_ns = np.zeros(CALL_IDS, np.int64)  # device time so far, by signature
-        self._count = np.zeros(CALL_IDS, np.int64)
-        self._work = np.zeros((CALL_IDS, len(WORK_FIELDS)), np.float64)  # of one launch
-        self._moved: dict[int, NDArray[np.float64]] = {}  # of one byte, by signature
-        self._moves = np.zeros(CALL_IDS, bool)  # signatures in it
-        self._working = np.zeros(len(WORK_FIELDS), np.float64)  # since the last mark, but for what follows
-        self._worked: list[tuple[NDArray[Any], NDArray[Any]]] = []  # signatures, values
-        self._uncounted = 0  # operations in it
+        self._count = np.zeros(CALL_IDS, np.int64)  # launches so far, by signature
+        self._meter = _engine.Meter()  # what they do, from mark to mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
         self._call_label = np.zeros(CALL_IDS, np.uint32)
+        self._call_label[0] = world.labels.number(COPY_WAIT)
         self._lanes: set[int] = set()
         self._communicators = 0
         self._splits: set[int] = set()
@@ -195,25 +195,24 @@ class Session:
             operator = self._signatures.get(signature.get("op"))
             cost = self._world.costs.cost(signature, operator)
             source, operator_name = cost.source, operator.name if operator is not None else ""
+            if operator is not None:
+                self._host_of_operator[number] = hostcost.operator_ns(signature.kind, operator.name)
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
             self._class[number] = cost.work_class
             self._error[number] = cost.error
-            self._work[number] = _columns(per_launch(signature, self._world.gpu))
-            moved = _columns(per_byte(signature))
-            if any(moved):
-                self._moved[number] = np.array(moved)
-                self._moves[number] = True
+            of_launch = per_launch(signature, self._world.gpu, operator).values()
+            self._meter.define(number, of_launch, per_byte(signature).values())
         name = f"{signature.kind} {signature.name}"
         self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        columns = ("_base", "_per_byte", "_label", "_source", "_work", "_moves", "_known")
-        for name in (*columns, "_class", "_error", "_spent_ns", "_count"):
+        columns = ("_base", "_per_byte", "_label", "_source", "_class", "_error", "_known", "_spent_ns", "_count")
+        for name in (*columns, "_host_of_operator"):
             old = getattr(self, name)
-            new = np.zeros((size, *old.shape[1:]), old.dtype)
+            new = np.zeros(size, old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
@@ -298,7 +297,7 @@ class Session:
             signature = signatures[work]
             value = records["value"][work]
             extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
-            duration = self._base[signature] + extra.astype(np.int64)
+            duration = self._paced(self._base[signature] + extra.astype(np.int64), records, work)
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
             out["work_class"][work] = self._class[signature]
@@ -307,8 +306,6 @@ class Session:
             by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)
-            if not (kinds == _K_MARK).any():  # else _note divides it
-                self._count_work(signature, value)
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -321,6 +318,21 @@ class Session:
         made = self._note(records, seqs, out)
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
+
+    def _paced(self, duration: NDArray[np.int64], records: NDArray[Any], work: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Durations at the clock of their step: at a step's mark the clock follows from the step's work."""
+        classes = self._class[records["sig"][work]]
+        position = np.cumsum(work)
+        begin = 0
+        for mark in [*np.flatnonzero(records["kind"] == Kind.MARK).tolist(), len(records) - 1]:
+            part = slice(begin, int(position[mark]))
+            self._at_full_clock += np.bincount(classes[part], weights=duration[part], minlength=CLASSES)
+            duration[part] = np.rint(duration[part] * np.array(self.pace.slowdown)[classes[part]]).astype(np.int64)
+            begin = part.stop
+            if records["kind"][mark] == Kind.MARK and self._at_full_clock.sum() >= LEAST_WORK_NS:
+                self.pace = pace(self._at_full_clock.tolist(), self._world.gpu)
+                self._at_full_clock[:] = 0.0
+        return duration
 
     def _flags(self, out: NDArray[Any], kinds: NDArray[Any], flags: NDArray[Any]) -> NDArray[np.bool_]:
         """Sets the engine's flags; returns which operations have no host node of their own."""
@@ -338,6 +350,8 @@ class Session:
             host = np.rint(records["host_ns"] * hostcost.MEASURED_FACTOR).astype(np.int64)
         else:
             host = self._host[records["call"]]
+            by_operator = self._host_of_operator[records["sig"]]
+            host = np.where(by_operator > 0, by_operator, host)
         host = np.where(POLLS[kinds], np.maximum(host, hostcost.POLL_NS), host)
         sleeps = kinds == _K_SLEEP
         if sleeps.any():
@@ -353,7 +367,8 @@ class Session:
         launches = np.cumsum(LAUNCHES[kinds] & (records["flags"] & _AUTOGRAD != 0))
         counted = 0
         made: list[tuple[int, bool]] = []
-        worked = 0  # records whose work is counted
+        signatures, values = records["sig"], records["value"]
+        metered = 0  # records
         noted = NOTED[kinds] | ((kinds == _K_HOST) & (records["sig"] != 0))
         for i in np.flatnonzero(noted).tolist():
             record, seq, kind = records[i], int(seqs[i]), int(kinds[i])
@@ -385,11 +400,10 @@ class Session:
                     out["op"][i] = Op.MARK
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
-                    self._count_between(records[worked:i])
-                    self._add_up()
-                    worked = i
-                    self._world.sinks.mark(self.rank, seq, Work(*self._working.tolist()))
-                    self._working[:] = 0
+                    if self._world.sinks:
+                        self._meter.take(signatures[metered:i], values[metered:i])
+                        metered = i
+                        self._world.sinks.mark(self.rank, seq, Work(*self._meter.cut()))
                     memory = self._world.memory
                     self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
             elif kind == Kind.MEMORY:
@@ -404,34 +418,9 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
-        if (kinds == _K_MARK).any():
-            self._count_between(records[worked:])
-        return made
-
-    def _count_between(self, records: NDArray[Any]) -> None:
-        works = records[WORKS[records["kind"]]]
-        self._count_work(works["sig"], works["value"])
-
-    def _count_work(self, signatures: NDArray[Any], values: NDArray[Any]) -> None:
-        """Operations with these signatures belong to the work since the last mark, and so do bytes that they name."""
         if self._world.sinks:
-            self._worked.append((signatures, values))
-            self._uncounted += len(signatures)
-            if self._uncounted >= COUNTED_AT_ONCE:
-                self._add_up()
-
-    def _add_up(self) -> None:
-        """Counts what was put aside; all at once, since a batch is too short to be worth the calls."""
-        worked, self._worked, self._uncounted = self._worked, [], 0
-        if not worked:
-            return
-        signatures = np.concatenate([each for each, _ in worked])
-        self._working += np.bincount(signatures, minlength=len(self._work)) @ self._work
-        moves = np.flatnonzero(self._moves[signatures]).tolist() if self._moved else []
-        if moves:
-            values = np.concatenate([each for _, each in worked])
-            for i in moves:
-                self._working += self._moved[int(signatures[i])] * float(values[i])
+            self._meter.take(signatures[metered:], values[metered:])
+        return made
 
     def _site(self, signature: Signature) -> str:
         operator = self._signatures.get(signature.get("op"))
@@ -511,10 +500,6 @@ class Session:
 
 
 _NONE = Signature("", "", {})
-
-
-def _columns(work: Work) -> list[float]:
-    return [getattr(work, name) for name in WORK_FIELDS]
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:

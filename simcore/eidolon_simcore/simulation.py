@@ -38,6 +38,7 @@ from eidolon_simcore.snapshot import Progress, Snapshot
 from eidolon_simcore.status import Cause
 from eidolon_simcore.steps import Steps
 
+OVERDUE_EVERY_S = 1.0  #: how often is looked for ranks that went on without a collective
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
 DRAIN_S = 30.0  #: how long servers may take to say goodbye once the run is over
 STOP_OTHERS_S = 5.0  #: how long the others may go on by themselves once a workload has failed: they may say more
@@ -91,7 +92,7 @@ class Simulation:
         self._began = self._active_at = now
         self._joined_at: float | None = None
         self._complete_at: float | None = None  # when the last server said hello
-        self._clocks_at = now
+        self._clocks_at = self._overdue_at = now
         self._finished = self._stopped = False
         self.state: str | None = None  # None while the run goes on
         self.cause: Cause | str = ""  # why it ended, in a word ...
@@ -345,6 +346,7 @@ class Simulation:
             self._check_time(now)
             self._check_streams(now)
             self._check_stuck(now)
+            self._check_overdue(now)
 
     def _publish(self) -> None:
         for server in self._servers.values():
@@ -415,6 +417,14 @@ class Simulation:
         live, blocked = self._live(), self._engine.blocked()
         asking = {rank for rank in live if self._sessions[rank].waits} | {b.rank for b in blocked}
         return blocked, sorted(asking), sorted(live - asking - self._idle())
+
+    def _check_overdue(self, now: float) -> None:
+        if now - self._overdue_at < OVERDUE_EVERY_S:
+            return
+        self._overdue_at = now
+        text = self._collectives.overdue(self._engine.clock, round(self.plan.missing_virtual_s * 1e9))
+        if text is not None:
+            self.fail(text, now, cause=Cause.RANK_MISSING)
 
     def _idle(self) -> set[int]:
         return {rank for rank, session in self._sessions.items() if session.idle}

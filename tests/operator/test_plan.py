@@ -58,6 +58,8 @@ def test_the_whole_plan() -> None:
                 "topology": None,
             },
             "startup_timeout_s": 600,
+            "stuck_timeout_s": 60.0,
+            "missing_virtual_s": 3600.0,
             "time_limit_s": None,
             "token": "secret",
         },
@@ -90,6 +92,9 @@ def test_the_whole_plan() -> None:
                 "gpu.nvlinks": "18",
                 "gpu.power_limit_mw": "700000",
                 "payload_limit": "65536",
+                "nccl.kernel_bytes": str(352 << 20),
+                "nccl.comm_bytes": str(488 << 20),
+                "nccl.peer_bytes": str(446 << 20),
                 "known_limit": "1048576",
                 "values.loss": "2",
                 "values.routing": "balanced",
@@ -100,6 +105,22 @@ def test_the_whole_plan() -> None:
             },
         },
     }
+
+
+def test_what_nccl_takes_and_how_long_it_waits_can_be_said() -> None:
+    nccl = {
+        "kernelMemory": "0",
+        "communicatorMemory": "1GiB",
+        "payloadLimitBytes": 1024,
+        "missingAfter": "5m",
+        "missingAfterVirtual": "500ms",
+    }
+    document = planning.build(make(network={"nccl": nccl}), source="test").document
+    conf, core = document["server"]["conf"], document["core"]
+    assert (conf["nccl.kernel_bytes"], conf["nccl.comm_bytes"], conf["payload_limit"]) == ("0", str(1 << 30), "1024")
+    assert (core["stuck_timeout_s"], core["missing_virtual_s"]) == (300.0, 0.5)
+    with pytest.raises(SpecError, match=r"network\.nccl\.payloadLimitBytes"):
+        make(network={"nccl": {"payloadLimitBytes": 2 << 20}})
 
 
 def test_settings_of_the_machine_are_added_for_every_server() -> None:

@@ -249,7 +249,9 @@ def test_dcgm_shows_devices_that_no_rank_uses_as_idle() -> None:
 
 
 def test_pages_tell_servers_of_other_gpus_apart() -> None:
-    mixed = snapshot(servers=2, gpus=1, devices=(DeviceModel(H100, 80 << 30), DeviceModel(gpu("a100-40gb-sxm"), 40 << 30)))
+    mixed = snapshot(
+        servers=2, gpus=1, devices=(DeviceModel(H100, 80 << 30), DeviceModel(gpu("a100-40gb-sxm"), 40 << 30))
+    )
     page = metrics.page(mixed)
     assert value(page, "eidolon_run", gpu="a100-40gb-sxm", servers="1") == 1
     assert value(page, "eidolon_run", gpu="h100-sxm", servers="1") == 1

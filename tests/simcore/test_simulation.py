@@ -12,6 +12,7 @@ import pytest
 from fakes import AUTOGRAD, BLOCKING, FOREGROUND, IN_GRAPH, MORE, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.costs import LAUNCH_GAP_NS
 from eidolon_simcore.engine.native import NativeEngine
@@ -80,16 +81,29 @@ def alone(run: Run) -> FakeRank:
 def test_host_time_adds_up_and_polls_cost_a_microsecond(run: Run) -> None:
     rank = alone(run)
     rank.write(Kind.HOST, call="cudaGetDevice")  # 100 ns
-    rank.write(Kind.HOST, call="never_heard_of")  # 500 ns
+    rank.write(Kind.HOST, call="never_heard_of")  # 100 ns
     rank.write(Kind.SLEEP, value=1_000_000)
     seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
     background = rank.write(Kind.CLOCK, flags=BLOCKING, thread=3)
     later = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
     run.batch(rank)
     replies = run.replies()
-    assert replies[1, seq] == (1_001_600, 0)
-    assert replies[1, background] == (1_001_600, 0)
-    assert replies[1, later] == (1_002_600, 0)
+    assert replies[1, seq] == (1_001_200, 0)
+    assert replies[1, background] == (1_001_200, 0)
+    assert replies[1, later] == (1_002_200, 0)
+
+
+def test_issuing_device_work_costs_what_its_operator_does_on_the_host(run: Run) -> None:
+    rank = alone(run)
+    mul = rank.signature("op", "aten::mul")
+    for operator in (mul, rank.signature("op", "aten::_foreach_mul_")):
+        sig = rank.signature("kernel", "k", gx=1, bx=32, op=operator)
+        rank.write(Kind.KERNEL, sig=sig, call="cudaLaunchKernel")
+        seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
+    run.batch(rank)
+    one, many = (hostcost.operator_ns("kernel", name) for name in ("aten::mul", "aten::_foreach_mul_"))
+    assert run.replies()[1, seq][0] == one + many + 2 * hostcost.POLL_NS
+    assert one > 3 * many  # a launch among many of one operator costs little more than itself
 
 
 def test_measured_host_cost_comes_from_the_record(tmp_path: Path) -> None:
@@ -123,7 +137,7 @@ def test_copies_cost_by_their_bytes(run: Run) -> None:
         run.batch(rank)
     first, second = run.replies()[1, seq - 2][0], run.replies()[1, seq][0]
     assert first == 1_200 + LAUNCH_GAP_NS
-    assert second - first == pytest.approx(24_600, rel=0.1)
+    assert second - first == pytest.approx(24_600 + 1_200 + LAUNCH_GAP_NS, rel=0.1)
 
 
 def test_servers_of_other_gpus_go_at_their_own_speed(tmp_path: Path) -> None:
@@ -348,6 +362,25 @@ def test_calls_that_contradict_each_other_end_the_run(run: Run, write: Any, word
     run.batch(ranks[1])
     assert run.simulation.state == "Failed"
     assert words in run.simulation.reason
+
+
+@pytest.mark.parametrize("pairwise", [False, True])
+def test_a_rank_that_goes_on_without_a_collective_is_named_after_some_virtual_time(run: Run, pairwise: bool) -> None:
+    ranks = pair(run)
+    if pairwise:
+        ranks[0].collective("send", 7, 0, 3, dtype=1, bytes=3, peer=1)
+    else:
+        ranks[0].collective("all_reduce", 7, 0, 3)
+    run.batch(ranks[0])
+    for hours, second in ((0.5, 2.0), (0.4, 4.0), (0.2, 6.0)):
+        assert run.simulation.state is None
+        ranks[1].write(Kind.SLEEP, value=round(hours * 3_600e9))
+        run.batch(ranks[1])
+        run.simulation.tick(second)
+    assert (run.simulation.state, run.simulation.cause) == ("Failed", "RankMissing")
+    what = "transfer 0 from rank 0 to rank 1" if pairwise else "all_reduce, call 0 of communicator unique7"
+    assert f"rank 1 is missing in {what}" in run.simulation.reason.replace(" in communicator unique7", "")
+    assert "which rank 0 reached 3600 s of virtual time ago" in run.simulation.reason
 
 
 def test_one_process_with_two_devices_makes_a_communicator_with_itself(run: Run) -> None:

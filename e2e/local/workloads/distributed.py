@@ -86,8 +86,8 @@ def point_to_point() -> None:
 
 def objects() -> None:
     everyone: list[object] = [None] * world
-    dist.all_gather_object(everyone, {"rank": rank, "text": "x" * 10})  # of one size: see docs/values.md, "Limits"
-    assert everyone == [{"rank": r, "text": "x" * 10} for r in range(world)], everyone
+    dist.all_gather_object(everyone, {"rank": rank, "text": "x" * 10 * rank})  # of different sizes
+    assert everyone == [{"rank": r, "text": "x" * 10 * r} for r in range(world)], everyone
     shared = ["from zero", 3, [1, 2]] if rank == 0 else [None] * 3
     dist.broadcast_object_list(shared, src=0)
     assert shared == ["from zero", 3, [1, 2]], shared

@@ -100,7 +100,9 @@ enum class MessageType : uint16_t {
   kPad = 0,
   kSignature = 1, // u32 id ("call" signatures have ids below 1,024, all others from there on), then text: kind '\n'
                   // name '\n' then lines "key=integer"; UTF-8
-  kPayload = 2,   // u64 seq of the collective record it belongs to, then the bytes (both directions)
+  kPayload = 2,   // u64 seq of the collective record it belongs to, then the bytes (both directions): all n of them; if
+                  // some are unknown, zeros for those and a mask of (n + 7) / 8 bytes (bit i % 8 of byte i / 8: byte i
+                  // is known); if none is known, nothing
 };
 
 // Where one blocked thread waits. The agent writes clock, value and status, then `reply_seq`, then wakes it.

@@ -2,7 +2,8 @@
 //
 // A foreground thread's clock read asks the core: the time of the record before it plus the cost of the read. Between
 // two records nothing but reads can move the clock, so repeated reads are answered here, one microsecond apart, and
-// told to the core with the next asked read: a loop that polls the clock ends, and costs no round trip a turn.
+// told to the core before the thread's next record: a loop that polls the clock ends, and costs no round trip a turn.
+// Whether a read is asked or answered here may depend on another thread's records; the times do not.
 #include <atomic>
 #include <cstring>
 
@@ -18,14 +19,9 @@ constexpr int64_t kReadNs = 1000; // law 5: a clock read by a foreground thread 
 // The last answered read of this thread, as long as no record followed it.
 struct LastRead {
   uint64_t next_seq = 0;
-  int64_t clock_ns = 0, unpaid_ns = 0;
+  int64_t clock_ns = 0;
 };
 thread_local LastRead last_read;
-
-void pay(int64_t ns) {
-  if (ns > 0)
-    emit({.kind = Kind::kSleep, .value = static_cast<uint64_t>(ns)});
-}
 
 } // namespace
 
@@ -39,11 +35,10 @@ int64_t eidolon_clock_ns(void) {
     return h->clock_ns.load();
   LastRead &last = last_read;
   if (last.next_seq != 0 && last.next_seq == ring_next_seq()) {
-    last.unpaid_ns += kReadNs;
-    return last.clock_ns + last.unpaid_ns;
+    int64_t &unpaid_ns = this_thread().unpaid_ns;
+    unpaid_ns += kReadNs;
+    return last.clock_ns + unpaid_ns;
   }
-  pay(last.unpaid_ns);
-  last.unpaid_ns = 0;
   Reply reply = ask({.kind = Kind::kClock, .call = EID_CALL("clock")});
   last.next_seq = reply.seq + 1;
   last.clock_ns = std::max(reply.clock_ns, last.clock_ns);

@@ -31,6 +31,7 @@ struct Thread {
   bool main = false;
   bool foreground = false;
   int64_t cpu_mark_ns = 0; // thread CPU time at the end of its last record (measured host cost only)
+  int64_t unpaid_ns = 0;   // of clock reads that the core has yet to be told of
 };
 Thread &this_thread();
 

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "internal.h"
 
@@ -243,12 +244,21 @@ Status ensure_context(int device) {
 
 bool has_context(int device) { return device >= 0 && device < 64 && (contexts.load() >> device & 1) != 0; }
 
+// What a thread's clock reads cost that were answered without the core.
+static void pay_reads(Thread &thread, uint8_t flags) {
+  if (thread.unpaid_ns == 0 || (flags & kForeground) == 0)
+    return;
+  const auto ns = static_cast<uint64_t>(std::exchange(thread.unpaid_ns, 0));
+  ring_emit({.kind = Kind::kSleep, .value = ns}, flags & (kForeground | kAutograd), thread.index);
+}
+
 uint64_t emit(const Event &event) {
   if (!is_rank() || ring_header() == nullptr)
     return 0;
   Thread &thread = this_thread();
   uint8_t flags = flags_for(thread, event);
   resume_if_idle(flags);
+  pay_reads(thread, flags);
   return ring_emit(event, flags, thread.index);
 }
 
@@ -258,6 +268,7 @@ Reply ask(const Event &event) {
   Thread &thread = this_thread();
   uint8_t flags = flags_for(thread, event) | kBlocking;
   resume_if_idle(flags);
+  pay_reads(thread, flags);
   std::atomic<int> &waiting = (flags & kForeground) != 0 ? inside : inside_behind;
   waiting.fetch_add(1);
   uint64_t seq = ring_emit(event, flags, thread.index);

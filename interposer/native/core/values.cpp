@@ -176,20 +176,48 @@ void copy_now(Values *v, Span to, Span from) {
   }
 }
 
+// The form of a payload: abi.h, MessageType::kPayload.
 void send_now(Values *v, uint64_t seq, Span from) {
-  if (from.begin != from.end && all_known(v->known, from))
-    ring_payload(seq, reinterpret_cast<const void *>(from.begin), from.end - from.begin);
-  else
-    ring_payload(seq, nullptr, 0);
+  const size_t bytes = from.end - from.begin;
+  if (bytes != 0 && all_known(v->known, from)) {
+    ring_payload(seq, reinterpret_cast<const void *>(from.begin), bytes);
+    return;
+  }
+  std::vector<char> out(bytes + (bytes + 7) / 8);
+  size_t found = 0;
+  pieces(v->known, from, [&](uintptr_t begin, uintptr_t end, const Piece *piece) {
+    if (piece == nullptr)
+      return;
+    memcpy(out.data() + (begin - from.begin), reinterpret_cast<const void *>(begin), end - begin);
+    for (size_t i = begin - from.begin; i < end - from.begin; ++i)
+      out[bytes + i / 8] = static_cast<char>(out[bytes + i / 8] | (1 << (i % 8)));
+    found += end - begin;
+  });
+  ring_payload(seq, out.data(), found == 0 ? 0 : out.size());
+}
+
+void receive_now(Values *v, Span to, const std::vector<char> &data) {
+  const size_t bytes = to.end - to.begin;
+  if (data.size() == bytes) {
+    write_now(v, to, data.data(), Origin::kTrue);
+    return;
+  }
+  mark_unknown(v->known, to.begin, to.end);
+  if (data.size() != bytes + (bytes + 7) / 8)
+    return; // none is known
+  auto is_known = [&](size_t i) { return (data[bytes + i / 8] >> (i % 8) & 1) != 0; };
+  for (size_t begin = 0, end; begin < bytes; begin = end) {
+    for (end = begin + 1; end < bytes && is_known(end) == is_known(begin);)
+      ++end;
+    if (is_known(begin))
+      write_now(v, {to.begin + begin, to.begin + end}, data.data() + begin, Origin::kTrue);
+  }
 }
 
 void apply(Values *v, Deferred &d) {
   switch (d.what) {
   case Deferred::kReceive:
-    if (d.data.size() == d.to.end - d.to.begin)
-      write_now(v, d.to, d.data.data(), Origin::kTrue);
-    else // unknown at the sender
-      mark_unknown(v->known, d.to.begin, d.to.end);
+    receive_now(v, d.to, d.data);
     break;
   case Deferred::kWrite:
     write_now(v, d.to, d.data.data(), d.origin);

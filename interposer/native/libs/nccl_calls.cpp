@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
+#include <cstring>
 
 namespace eidolon::nccl {
 namespace {
@@ -12,15 +14,83 @@ thread_local std::vector<Call> calls;
 thread_local std::vector<Joining> joinings;
 thread_local ncclResult_t group_error = ncclSuccess;
 
+// A number as its type holds it; floats by the width of their exponent and mantissa.
+double number(const char *bytes, ncclDataType_t type) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, bytes, bytes_of(type));
+  auto floating = [&](int exponent_bits, int mantissa_bits) {
+    const int bias = (1 << (exponent_bits - 1)) - 1;
+    const auto mantissa = static_cast<double>(bits & ((uint64_t{1} << mantissa_bits) - 1));
+    const int exponent = static_cast<int>(bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
+    const double size = exponent == 0
+                            ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                            : std::ldexp(mantissa + std::ldexp(1.0, mantissa_bits), exponent - bias - mantissa_bits);
+    const bool special = exponent == (1 << exponent_bits) - 1 && exponent_bits != 4; // e4m3 has no infinity
+    const double value = !special ? size : mantissa == 0 ? HUGE_VAL : std::nan("");
+    return bits >> (exponent_bits + mantissa_bits) & 1 ? -value : value;
+  };
+  switch (static_cast<int>(type)) {
+  case ncclInt8:
+    return static_cast<double>(static_cast<int8_t>(bits));
+  case ncclInt32:
+    return static_cast<double>(static_cast<int32_t>(bits));
+  case ncclInt64:
+    return static_cast<double>(static_cast<int64_t>(bits));
+  case ncclFloat16:
+    return floating(5, 10);
+  case ncclBfloat16:
+    return floating(8, 7);
+  case ncclFloat32:
+    return floating(8, 23);
+  case ncclFloat64:
+    return floating(11, 52);
+  case 10: // ncclFloat8e4m3, newer than the oldest header
+    return floating(4, 3);
+  case 11: // ncclFloat8e5m2
+    return floating(5, 2);
+  default:
+    return static_cast<double>(bits);
+  }
+}
+
+// The bits of a custom reduction's factor; kNone: it lies on the device, and nobody knows it.
+int64_t factor_bits(const Call &call) {
+  if (call.custom == kNone)
+    return kNone;
+  Scale scale;
+  {
+    std::lock_guard hold(call.comm->mutex);
+    scale = call.comm->scales[static_cast<size_t>(call.custom)];
+  }
+  if (scale.on_device != nullptr) {
+    char bytes[8];
+    if (value_read(scale.on_device, bytes_of(scale.type), bytes) != 0)
+      return kNone;
+    scale.value = number(bytes, scale.type);
+  }
+  int64_t bits;
+  std::memcpy(&bits, &scale.value, sizeof bits);
+  return bits;
+}
+
+// Everyone sends to everyone in these; the other operations follow rings and trees.
+bool goes_to_peers(const Call &call) { return call.peer != kNone || std::strcmp(call.name, "all_to_all") == 0; }
+
 ncclResult_t issue(const Call &call, bool more) {
   DeviceScope scope(call.comm->device);
+  if (goes_to_peers(call)) {
+    std::lock_guard hold(call.comm->mutex);
+    if (ncclResult_t result = connect_peers(call.comm))
+      return result;
+  }
   const Attribute attributes[] = {{"comm", static_cast<int64_t>(call.comm->id)},
                                   {"count", static_cast<int64_t>(call.count)},
                                   {"dtype", call.type},
                                   {"bytes", static_cast<int64_t>(call.bytes)},
                                   {"root", call.root},
                                   {"peer", call.peer},
-                                  {"redop", call.operation}};
+                                  {"redop", call.operation},
+                                  {"scale", factor_bits(call)}};
   const Collective collective = {.sig = signature("collective", call.name, attributes, std::size(attributes)),
                                  .position = call.position,
                                  .stream = call.stream,
@@ -96,6 +166,14 @@ ncclResult_t reject(ncclResult_t result, const char *text) {
   return fail(result, "%s", text);
 }
 
+bool valid_scale(ncclComm *comm, int at, ncclDataType_t type) {
+  std::lock_guard hold(comm->mutex);
+  if (static_cast<size_t>(at) >= comm->scales.size())
+    return false;
+  const Scale &scale = comm->scales[static_cast<size_t>(at)];
+  return scale.alive && scale.type == type;
+}
+
 struct Buffers {
   const void *send;
   size_t send_count; // elements of this rank; 0: it sends none
@@ -112,10 +190,14 @@ ncclResult_t collective(const char *name, uint16_t id, ncclComm_t comm, cudaStre
     return reject(ncclInvalidArgument, "not a communicator");
   if (comm->error != ncclSuccess)
     return reject(ncclInvalidUsage, "the communicator was revoked");
+  if (comm->finalized || comm->suspended)
+    return reject(ncclInvalidUsage,
+                  comm->finalized ? "the communicator is finalized" : "the communicator is suspended");
   if (type < 0 || type >= ncclNumTypes)
     return reject(ncclInvalidArgument, "unknown data type");
-  if (operation != kNone && (operation < 0 || operation >= ncclNumOps + comm->custom_operations))
-    return reject(ncclInvalidArgument, "unknown reduction");
+  const int custom = operation >= ncclNumOps && operation != INT_MAX ? operation - ncclNumOps : kNone;
+  if (operation == INT_MAX || (custom != kNone && !valid_scale(comm, custom, type)))
+    return reject(ncclInvalidArgument, "unknown reduction, or one that was made for another type");
   if ((root != kNone && (root < 0 || root >= comm->size)) || (peer != kNone && (peer < 0 || peer >= comm->size)))
     return reject(ncclInvalidArgument, "root or peer is no rank of the communicator");
   if (count == 0)
@@ -137,7 +219,7 @@ ncclResult_t collective(const char *name, uint16_t id, ncclComm_t comm, cudaStre
   std::atomic<uint64_t> *position = comm->position;
   if (pair)
     position = &comm->peers[(b.send_count > 0 ? 0 : comm->size) + peer];
-  const bool custom = operation >= ncclNumOps;
+  const size_t larger = std::max({send_bytes, receive_bytes, sent_by_one * element, b.larger * element});
   return submit(Call{.comm = comm,
                      .stream = lane,
                      .name = name,
@@ -145,11 +227,12 @@ ncclResult_t collective(const char *name, uint16_t id, ncclComm_t comm, cudaStre
                      .position = position,
                      .count = count,
                      .type = type,
-                     .bytes = std::max({send_bytes, receive_bytes, sent_by_one * element, b.larger * element}),
+                     .bytes = larger,
                      .root = root,
                      .peer = peer,
-                     .operation = custom ? static_cast<int>(ncclNumOps) : operation,
-                     .small = !custom && sent_by_one * element <= config().payload_limit,
+                     .operation = custom != kNone ? static_cast<int>(ncclNumOps) : operation,
+                     .custom = custom,
+                     .small = sent_by_one * element <= config().payload_limit && larger <= kLargestResult,
                      .send = b.send_count > 0 ? b.send : nullptr,
                      .send_bytes = send_bytes,
                      .receive = b.receive_count > 0 ? b.receive : nullptr,
@@ -280,17 +363,28 @@ EID_NCCL_ALIAS(ncclRecv);
 
 // ---- custom reductions -------------------------------------------------------------------------------------------
 
-EID_NCCL ncclRedOpCreatePreMulSum(ncclRedOp_t *operation, void *scalar, ncclDataType_t, ncclScalarResidence_t,
-                                  ncclComm_t comm) {
-  if (!valid(comm) || operation == nullptr || scalar == nullptr)
+EID_NCCL ncclRedOpCreatePreMulSum(ncclRedOp_t *operation, void *scalar, ncclDataType_t type,
+                                  ncclScalarResidence_t residence, ncclComm_t comm) {
+  if (!valid(comm) || operation == nullptr || scalar == nullptr || type < 0 || type >= ncclNumTypes)
     return ncclInvalidArgument;
-  *operation = static_cast<ncclRedOp_t>(ncclNumOps + comm->custom_operations.fetch_add(1));
+  const bool on_device = residence == ncclScalarDevice;
+  std::lock_guard hold(comm->mutex);
+  *operation = static_cast<ncclRedOp_t>(ncclNumOps + comm->scales.size()); // no number is used twice
+  comm->scales.push_back({.alive = true,
+                          .type = type,
+                          .value = on_device ? 0 : number(static_cast<const char *>(scalar), type),
+                          .on_device = on_device ? scalar : nullptr});
   return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclRedOpCreatePreMulSum);
 EID_NCCL ncclRedOpDestroy(ncclRedOp_t operation, ncclComm_t comm) {
-  if (!valid(comm) || operation < ncclNumOps || operation >= ncclNumOps + comm->custom_operations)
+  if (!valid(comm) || operation < ncclNumOps)
     return ncclInvalidArgument;
-  return ncclSuccess; // its number is not used again
+  const auto at = static_cast<size_t>(operation - ncclNumOps);
+  std::lock_guard hold(comm->mutex);
+  if (at >= comm->scales.size() || !comm->scales[at].alive)
+    return ncclInvalidArgument;
+  comm->scales[at].alive = false;
+  return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclRedOpDestroy);

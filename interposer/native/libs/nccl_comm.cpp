@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -17,6 +18,12 @@ namespace eidolon::nccl {
 namespace {
 
 thread_local char last_error[256];
+
+// Registered memory or a window: its address is the handle. They change no time here: NCCL's figures for memory that is
+// not registered hold for both.
+struct Registration {
+  void *buffer;
+};
 
 // The unique id as text: only the bytes that ours have, unless it comes from elsewhere.
 std::string hex(const ncclUniqueId &id) {
@@ -53,15 +60,43 @@ std::atomic<uint64_t> *counters(size_t count) {
   return all->emplace_back(new std::atomic<uint64_t>[count]());
 }
 
+// Device memory that a setting names, as a physical allocation: NCCL's own lies outside cudaMalloc's addresses too.
+ncclResult_t take(int device, const char *key, uint64_t &handle) {
+  const char *text = setting(key);
+  const size_t bytes = text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
+  if (bytes == 0 || handle != 0)
+    return ncclSuccess;
+  if (vmm_create(device, (bytes + kVmmGranularity - 1) / kVmmGranularity * kVmmGranularity, &handle) != kSuccess)
+    return fail(ncclUnhandledCudaError, "out of device memory: %s", key);
+  return ncclSuccess;
+}
+
+void give_back(uint64_t &handle) {
+  if (handle != 0)
+    vmm_release(handle);
+  handle = 0;
+}
+
+// Channels and buffers; alone a communicator has no peers to buffer for. The first one on a device also loads NCCL's
+// kernels, which stay.
+ncclResult_t take_memory(ncclComm *comm) {
+  if (comm->size == 1)
+    return ncclSuccess;
+  static std::mutex mutex;
+  static std::map<int, uint64_t> kernels;
+  {
+    std::lock_guard hold(mutex);
+    if (ncclResult_t result = take(comm->device, "nccl.kernel_bytes", kernels[comm->device]))
+      return result;
+  }
+  return take(comm->device, "nccl.comm_bytes", comm->memory);
+}
+
 // What every member does once its rank and size are known.
 ncclResult_t complete(ncclComm *comm) {
   comm->position = counters(1 + 2 * static_cast<size_t>(comm->size));
   comm->peers = comm->position + 1;
-  const char *taken = setting("nccl.comm_bytes");
-  if (size_t bytes = taken != nullptr ? std::strtoull(taken, nullptr, 10) : 0)
-    if (mem_alloc(comm->device, bytes, &comm->memory) != kSuccess)
-      return fail(ncclUnhandledCudaError, "out of device memory for a communicator");
-  return ncclSuccess;
+  return take_memory(comm);
 }
 
 // With what the environment asks of NCCL: the core's tuner follows it.
@@ -109,8 +144,10 @@ void place(Joining &j) {
 
 void drop(ncclComm *comm) {
   comm->magic = 0;
-  if (comm->memory != nullptr)
-    mem_free(comm->memory);
+  for (const auto &[handle, buffer] : comm->buffers)
+    delete static_cast<Registration *>(handle);
+  give_back(comm->memory);
+  give_back(comm->peer_memory);
   delete comm; // its counters stay
 }
 
@@ -121,6 +158,10 @@ bool more_of_it(const std::vector<Joining> &all, size_t i) {
 }
 
 } // namespace
+
+ncclResult_t connect_peers(ncclComm *comm) {
+  return comm->size == 1 ? ncclSuccess : take(comm->device, "nccl.peer_bytes", comm->peer_memory);
+}
 
 ncclResult_t fail(ncclResult_t result, const char *format, ...) {
   va_list arguments;
@@ -175,7 +216,13 @@ ncclResult_t join(std::vector<Joining> &all) {
 
 namespace {
 
-ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank) {
+// A configuration that nobody initialised is refused, as NCCL does. What it asks for (blocking or not, CTAs, sharing)
+// changes no result here: every call is done when it returns.
+bool valid(const ncclConfig_t *config) { return config == nullptr || config->magic == 0xcafebeef; }
+
+ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank, const ncclConfig_t *config) {
+  if (!valid(config))
+    return fail(ncclInvalidArgument, "the configuration is not initialised (NCCL_CONFIG_INITIALIZER)");
   if (out == nullptr || size < 1 || rank < 0 || rank >= size)
     return fail(ncclInvalidArgument, "rank %d of %d", rank, size);
   if (context() != kSuccess)
@@ -249,18 +296,19 @@ EID_NCCL_ALIAS(ncclGetLastError);
 
 // ---- making communicators ----------------------------------------------------------------------------------------
 
-EID_NCCL ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *) {
-  return init(comm, size, hex(id), rank);
+EID_NCCL ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
+  return init(comm, size, hex(id), rank, config);
 }
 EID_NCCL_ALIAS(ncclCommInitRankConfig);
 EID_NCCL ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank) {
-  return init(comm, size, hex(id), rank);
+  return init(comm, size, hex(id), rank, nullptr);
 }
 EID_NCCL_ALIAS(ncclCommInitRank);
-EID_NCCL ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int ids, ncclUniqueId *id, ncclConfig_t *) {
-  if (ids < 1 || id == nullptr)
-    return ncclInvalidArgument;
-  return init(comm, size, hex(id[0]), rank);
+EID_NCCL ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int ids, ncclUniqueId *id,
+                                  ncclConfig_t *config) {
+  if (ids < 1 || ids > size || id == nullptr)
+    return fail(ncclInvalidArgument, "%d unique ids for %d ranks", ids, size);
+  return init(comm, size, hex(id[0]), rank, config);
 }
 EID_NCCL_ALIAS(ncclCommInitRankScalable);
 
@@ -287,8 +335,8 @@ EID_NCCL ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
 }
 EID_NCCL_ALIAS(ncclCommInitAll);
 
-EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *) {
-  if (!valid(parent) || out == nullptr || color < NCCL_SPLIT_NOCOLOR)
+EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+  if (!usable(parent) || out == nullptr || color < NCCL_SPLIT_NOCOLOR || !valid(config))
     return fail(ncclInvalidArgument, "split with color %d", color);
   ncclComm *comm = make("", 0, 0, parent->device);
   if (comm == nullptr)
@@ -305,9 +353,10 @@ EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, n
 EID_NCCL_ALIAS(ncclCommSplit);
 
 // Who stays is known to all that stay, so no choices are exchanged.
-EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t *out, ncclConfig_t *, int) {
-  if (!valid(parent) || out == nullptr || count < 0 || (count > 0 && excluded == nullptr))
-    return ncclInvalidArgument;
+EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t *out, ncclConfig_t *config, int flags) {
+  if (!valid(parent) || parent->finalized || out == nullptr || count < 1 || excluded == nullptr || !valid(config) ||
+      (flags != 0 && flags != 1)) // 1: NCCL_SHRINK_ABORT; the parent may have been revoked
+    return fail(ncclInvalidArgument, "shrinking by %d ranks with flags %d", count, flags);
   std::vector<int> gone(excluded, excluded + count);
   std::sort(gone.begin(), gone.end());
   gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
@@ -327,6 +376,41 @@ EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t 
   return submit(Joining{.comm = comm});
 }
 EID_NCCL_ALIAS(ncclCommShrink);
+
+// Growing (2.30): members that exist know the parent, new ones know the unique id, which is made of the parent's name.
+#if NCCL_VERSION_CODE < 23000
+EID_NCCL ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id);
+EID_NCCL ncclCommGrow(ncclComm_t parent, int size, const ncclUniqueId *id, int rank, ncclComm_t *out,
+                      ncclConfig_t *config);
+#endif
+static ncclUniqueId growth_of(const ncclComm *parent, uint64_t position) {
+  ncclUniqueId id = {};
+  const uint64_t words[2] = {parent->id,
+                             hash_of(parent->name + "/grow" + std::to_string(position)) | uint64_t{1} << 56};
+  std::memcpy(id.internal, words, sizeof words);
+  return id;
+}
+EID_NCCL ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id) {
+  if (!usable(comm) || id == nullptr)
+    return ncclInvalidArgument;
+  if (comm->grows.exchange(true))
+    return fail(ncclInvalidUsage, "the unique id that was asked for before is not used yet");
+  *id = growth_of(comm, comm->children);
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommGetUniqueId);
+EID_NCCL ncclCommGrow(ncclComm_t parent, int size, const ncclUniqueId *id, int rank, ncclComm_t *out,
+                      ncclConfig_t *config) {
+  if (parent == nullptr)
+    return id == nullptr ? ncclInvalidArgument : init(out, size, hex(*id), rank, config);
+  if (!usable(parent) || out == nullptr || rank != -1 || size <= parent->size || !valid(config))
+    return fail(ncclInvalidArgument, "growing from %d to %d ranks as %d", usable(parent) ? parent->size : 0, size,
+                rank);
+  parent->grows = false;
+  DeviceScope scope(parent->device);
+  return init(out, size, hex(growth_of(parent, parent->children.fetch_add(1))), parent->rank, config);
+}
+EID_NCCL_ALIAS(ncclCommGrow);
 
 // ---- asking and ending -------------------------------------------------------------------------------------------
 
@@ -360,8 +444,8 @@ EID_NCCL ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
 EID_NCCL_ALIAS(ncclCommGetAsyncError);
 
 EID_NCCL ncclCommFinalize(ncclComm_t comm) {
-  if (!valid(comm))
-    return ncclInvalidArgument;
+  if (!valid(comm) || comm->finalized.exchange(true))
+    return fail(ncclInvalidArgument, "not a communicator, or finalized before");
   host_cost(EID_CALL("ncclCommFinalize"));
   return ncclSuccess;
 }
@@ -396,19 +480,24 @@ EID_NCCL_ALIAS(ncclCommRevoke);
 // ---- buffers -----------------------------------------------------------------------------------------------------
 
 namespace {
-struct Registration {
-  void *buffer;
-  size_t bytes;
-};
-ncclResult_t enroll(const ncclComm *comm, void *buffer, size_t bytes, void **out) {
-  if (!valid(comm) || buffer == nullptr || out == nullptr)
-    return ncclInvalidArgument;
-  *out = new Registration{buffer, bytes};
+ncclResult_t enroll(ncclComm *comm, void *buffer, size_t bytes, void **out) {
+  if (!usable(comm) || buffer == nullptr || bytes == 0 || out == nullptr)
+    return fail(ncclInvalidArgument, "registering %zu bytes at %p", bytes, buffer);
+  if (pointer_info(buffer).type != PointerInfo::kDevice)
+    return fail(ncclInvalidArgument, "%p is not device memory", buffer);
+  *out = new Registration{buffer};
+  std::lock_guard hold(comm->mutex);
+  comm->buffers.emplace(*out, buffer);
   return ncclSuccess;
 }
-ncclResult_t strike(const ncclComm *comm, void *handle) {
+ncclResult_t strike(ncclComm *comm, void *handle) {
   if (!valid(comm))
     return ncclInvalidArgument;
+  if (handle == nullptr)
+    return ncclSuccess;
+  std::lock_guard hold(comm->mutex);
+  if (comm->buffers.erase(handle) == 0)
+    return fail(ncclInvalidArgument, "the handle belongs to nothing registered");
   delete static_cast<Registration *>(handle);
   return ncclSuccess;
 }
@@ -421,7 +510,9 @@ EID_NCCL_ALIAS(ncclCommRegister);
 EID_NCCL ncclCommDeregister(const ncclComm_t comm, void *handle) { return strike(comm, handle); }
 EID_NCCL_ALIAS(ncclCommDeregister);
 #if NCCL_VERSION_CODE >= 22700
-EID_NCCL ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int) {
+EID_NCCL ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags) {
+  if (flags & ~(NCCL_WIN_COLL_SYMMETRIC | 2)) // 2: NCCL_WIN_STRICT_ORDERING, since 2.30
+    return fail(ncclInvalidArgument, "window flags %d", flags);
   return enroll(comm, buffer, bytes, reinterpret_cast<void **>(window));
 }
 EID_NCCL_ALIAS(ncclCommWindowRegister);
@@ -433,7 +524,11 @@ EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out);
 EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out) {
   if (!valid(comm) || window == nullptr || out == nullptr)
     return ncclInvalidArgument;
-  *out = reinterpret_cast<Registration *>(window)->buffer;
+  std::lock_guard hold(comm->mutex);
+  const auto found = comm->buffers.find(window);
+  if (found == comm->buffers.end())
+    return fail(ncclInvalidArgument, "not a window of this communicator");
+  *out = found->second;
   return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclWinGetUserPtr);
@@ -461,12 +556,36 @@ typedef enum {
   ncclStatGpuMemTotal = 3
 } ncclCommMemStat_t;
 EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+EID_NCCL ncclCommSuspend(ncclComm_t comm, int flags);
+EID_NCCL ncclCommResume(ncclComm_t comm);
 #endif
 EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value) {
   if (!valid(comm) || value == nullptr)
     return ncclInvalidArgument;
-  const bool total = stat == ncclStatGpuMemTotal || stat == ncclStatGpuMemPersist; // none of it can be suspended
-  *value = total && comm->memory != nullptr ? pointer_info(comm->memory).bytes : 0;
+  uint64_t bytes = 0;
+  for (auto [handle, key] : {std::pair{comm->memory, "nccl.comm_bytes"}, {comm->peer_memory, "nccl.peer_bytes"}})
+    bytes += handle != 0 ? std::strtoull(setting(key), nullptr, 10) : 0;
+  *value = stat == ncclStatGpuMemSuspended ? uint64_t{comm->suspended.load()}
+           : stat == ncclStatGpuMemPersist ? 0
+                                           : bytes;
   return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclCommMemStats);
+// Gives the communicator's memory back until it is resumed; calls on it fail in between.
+EID_NCCL ncclCommSuspend(ncclComm_t comm, int flags) {
+  if (!usable(comm) || flags != 1 || comm->suspended.exchange(true)) // 1: NCCL_SUSPEND_MEM
+    return fail(ncclInvalidArgument, "suspending with flags %d", flags);
+  give_back(comm->memory);
+  give_back(comm->peer_memory); // comes back with the next send
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommSuspend);
+EID_NCCL ncclCommResume(ncclComm_t comm) {
+  if (!valid(comm) || !comm->suspended)
+    return fail(ncclInvalidArgument, "not a suspended communicator");
+  if (ncclResult_t result = take_memory(comm))
+    return result;
+  comm->suspended = false;
+  return ncclSuccess;
+}
+EID_NCCL_ALIAS(ncclCommResume);

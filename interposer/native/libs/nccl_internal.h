@@ -10,11 +10,23 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core.h"
 #include "status.h"
+
+namespace eidolon::nccl {
+// The factor of a custom reduction (ncclRedOpCreatePreMulSum). On the device it is read when the reduction is issued.
+struct Scale {
+  bool alive;
+  ncclDataType_t type;
+  double value;
+  const void *on_device;
+};
+} // namespace eidolon::nccl
 
 struct ncclComm {
   static constexpr uint64_t kAlive = 0x4549444e43434c01;
@@ -22,18 +34,25 @@ struct ncclComm {
   std::string name;
   uint64_t id = 0;
   int rank = 0, size = 0, device = 0;
-  void *memory = nullptr; // device memory a communicator takes (nccl.comm_bytes)
+  // Device memory (0: none): channels and buffers, and what sends to peers need (nccl.comm_bytes, nccl.peer_bytes).
+  uint64_t memory = 0, peer_memory = 0;
   std::atomic<uint64_t> children{0};
-  std::atomic<int> custom_operations{0};
+  std::mutex mutex;                           // of what follows
+  std::vector<eidolon::nccl::Scale> scales;   // custom reductions, by their number behind NCCL's own
+  std::unordered_map<void *, void *> buffers; // registrations and windows: handle to buffer
+  std::atomic<bool> grows{false};             // a unique id for more members was given out
   // Counters live for ever: captured collectives take positions when their graph is replayed.
   std::atomic<uint64_t> *position = nullptr;
   std::atomic<uint64_t> *peers = nullptr; // sends to each peer, then receives from each
   std::atomic<int> error{ncclSuccess};
+  std::atomic<bool> finalized{false}, suspended{false};
 };
 
 namespace eidolon::nccl {
 
 inline constexpr int kNone = -1; // of a signature attribute that does not apply
+// No member gets more than this from one payload: a message to a rank holds it, and so does its inbox.
+inline constexpr size_t kLargestResult = 1 << 20;
 
 // 63 bits, so that signed and unsigned readers agree.
 class Hash {
@@ -73,6 +92,10 @@ inline size_t bytes_of(ncclDataType_t type) {
 }
 
 inline bool valid(const ncclComm *comm) { return comm != nullptr && comm->magic == ncclComm::kAlive; }
+// Calls may still be made on it.
+inline bool usable(const ncclComm *comm) {
+  return valid(comm) && comm->error == ncclSuccess && !comm->finalized && !comm->suspended;
+}
 
 // One collective, ready to be issued.
 struct Call {
@@ -85,6 +108,7 @@ struct Call {
   ncclDataType_t type;
   size_t bytes; // of one rank's larger buffer
   int root = kNone, peer = kNone, operation = kNone;
+  int custom = kNone; // place of its factor in the communicator
   bool small;
   const void *send;
   size_t send_bytes;
@@ -143,6 +167,9 @@ template <size_t N> int64_t chosen(const char *text, const char *const (&names)[
   }
   return others ? ((int64_t{1} << N) - 1) & ~mask : mask;
 }
+
+// Takes the memory for sends to peers, once; under the communicator's mutex.
+ncclResult_t connect_peers(ncclComm *comm);
 
 // The text that ncclGetLastError gives; returns `result`.
 ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));

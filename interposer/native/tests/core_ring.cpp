@@ -200,6 +200,24 @@ void everything_else() {
   copy(static_cast<char *>(device) + 1024, static_cast<char *>(device) + 512, 4, 3, stream, false, 0);
   copy(&got, static_cast<char *>(device) + 1024, 4, 2, stream, true, 0);
   CHECK_EQUAL(got, 42);
+  // Of one that is known in part, the same part arrives.
+  char *from = static_cast<char *>(device) + 2048, *to = static_cast<char *>(device) + 3072, back[20];
+  value_write(to, 20, "what lay there first");
+  value_write(from, 4, "abcd");
+  value_write(from + 9, 1, "x");
+  launch_collective({.sig = signature("collective", "all_reduce"),
+                     .position = &position,
+                     .stream = stream,
+                     .call = EID_CALL("ncclAllReduce"),
+                     .group_more = false,
+                     .send = from,
+                     .send_bytes = 20,
+                     .receive = to,
+                     .receive_bytes = 20});
+  CHECK_EQUAL(value_read(to, 20, back), 15); // 5 are known
+  CHECK_EQUAL(value_known(to, 20), 4);
+  CHECK_EQUAL(value_known(to + 9, 11), 1);
+  CHECK(memcmp(back, "abcd\0\0\0\0\0x", 10) == 0);
   mem_free(device);
   // Elapsed time comes from the core.
   void *start, *end;
@@ -252,7 +270,7 @@ int main() {
   agent.thread.join();
   CHECK_EQUAL(agent.out_of_order, 0);
   CHECK_EQUAL(agent.undefined, 0);
-  CHECK_EQUAL(agent.payloads, 1);
+  CHECK_EQUAL(agent.payloads, 2);
   CHECK_EQUAL(agent.graph_nodes, 21);
   CHECK_EQUAL(agent.kernels, kThreads * kRounds * kLaunches + 21);
   CHECK(agent.page->used_bytes[0].load() >= 104857600);

@@ -118,9 +118,16 @@ static void collectives_leave_what_can_be_known() {
   ncclRedOp_t scaled;
   float factor = 0.5;
   CHECK_EQUAL(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, comm), ncclSuccess);
-  CHECK_EQUAL(ncclAllReduce(send, send, 4, ncclFloat32, scaled, comm, nullptr), ncclSuccess);
-  CHECK_EQUAL(value_known(send, 16), 0);
+  CHECK_EQUAL(ncclAllReduce(send, receive, 4, ncclFloat32, scaled, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(receive, 16), 16);
+  CHECK_EQUAL(ncclAllReduce(send, send, 4, ncclFloat64, scaled, comm, nullptr), ncclInvalidArgument); // made for floats
+  ncclRedOp_t on_device;
+  CHECK_EQUAL(ncclRedOpCreatePreMulSum(&on_device, send, ncclFloat32, ncclScalarDevice, comm), ncclSuccess);
+  CHECK(on_device != scaled);
+  CHECK_EQUAL(ncclAllReduce(send, receive, 4, ncclFloat32, on_device, comm, nullptr), ncclSuccess);
   CHECK_EQUAL(ncclRedOpDestroy(scaled, comm), ncclSuccess);
+  CHECK_EQUAL(ncclRedOpDestroy(scaled, comm), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(send, send, 4, ncclFloat32, scaled, comm, nullptr), ncclInvalidArgument);
   ncclCommDestroy(comm);
 }
 
@@ -173,6 +180,120 @@ static void one_process_holds_several_devices() {
     CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
 }
 
+// Declared since 2.30 only.
+extern "C" ncclResult_t ncclCommGetUniqueId(ncclComm_t, ncclUniqueId *);
+extern "C" ncclResult_t ncclCommGrow(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
+extern "C" ncclResult_t ncclCommSuspend(ncclComm_t, int);
+extern "C" ncclResult_t ncclCommResume(ncclComm_t);
+extern "C" ncclResult_t ncclWinGetUserPtr(ncclComm_t, ncclWindow_t, void **);
+
+static void registered_memory_has_a_handle_and_a_window_knows_its_buffer() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm;
+  CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  void *memory, *handle, *user;
+  CHECK_EQUAL(ncclMemAlloc(&memory, 4096), ncclSuccess);
+  CHECK_EQUAL(ncclCommRegister(comm, memory, 4096, &handle), ncclSuccess);
+  CHECK_EQUAL(ncclCommRegister(comm, &id, 16, &user), ncclInvalidArgument); // not on a device
+  CHECK_EQUAL(ncclCommRegister(comm, memory, 0, &user), ncclInvalidArgument);
+  CHECK_EQUAL(ncclCommDeregister(comm, handle), ncclSuccess);
+  CHECK_EQUAL(ncclCommDeregister(comm, handle), ncclInvalidArgument);
+  ncclWindow_t window;
+  CHECK_EQUAL(ncclCommWindowRegister(comm, memory, 4096, &window, 64), ncclInvalidArgument);
+  CHECK_EQUAL(ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_COLL_SYMMETRIC), ncclSuccess);
+  CHECK_EQUAL(ncclWinGetUserPtr(comm, window, &user), ncclSuccess);
+  CHECK(user == memory);
+  CHECK_EQUAL(ncclCommWindowDeregister(comm, window), ncclSuccess);
+  CHECK_EQUAL(ncclWinGetUserPtr(comm, window, &user), ncclInvalidArgument);
+  CHECK_EQUAL(ncclMemFree(memory), ncclSuccess);
+  ncclCommDestroy(comm);
+}
+
+static void a_communicator_ends_in_order_or_at_once() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclConfig_t nobody = {}, config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm, other;
+  CHECK_EQUAL(ncclCommInitRankConfig(&comm, 2, id, 0, &nobody), ncclInvalidArgument);
+  CHECK_EQUAL(ncclCommInitRankConfig(&comm, 2, id, 0, &config), ncclSuccess);
+  ncclUniqueId ids[2] = {id, id};
+  CHECK_EQUAL(ncclCommInitRankScalable(&other, 2, 0, 3, ids, &config), ncclInvalidArgument);
+  CHECK_EQUAL(ncclCommInitRankScalable(&other, 2, 0, 2, ids, &config), ncclSuccess);
+  void *buffer = known(16);
+  CHECK_EQUAL(ncclCommFinalize(comm), ncclSuccess);
+  CHECK_EQUAL(ncclCommFinalize(comm), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidUsage);
+  CHECK_EQUAL(ncclCommDestroy(comm), ncclSuccess);
+  CHECK_EQUAL(ncclCommRevoke(other, 0), ncclSuccess);
+  ncclResult_t error;
+  CHECK_EQUAL(ncclCommGetAsyncError(other, &error), ncclSuccess);
+  CHECK_EQUAL(error, ncclInvalidUsage);
+  CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, other, nullptr), ncclInvalidUsage);
+  int gone[] = {1};
+  ncclComm_t rest; // what is left of a revoked one goes on
+  CHECK_EQUAL(ncclCommShrink(other, gone, 1, &rest, nullptr, NCCL_SHRINK_ABORT), ncclSuccess);
+  CHECK_EQUAL(ncclCommShrink(other, gone, 0, &rest, nullptr, 0), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, rest, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclCommAbort(rest), ncclSuccess);
+  CHECK_EQUAL(ncclCommAbort(other), ncclSuccess);
+  CHECK_EQUAL(ncclCommAbort(nullptr), ncclSuccess);
+  mem_free(buffer);
+}
+
+static void a_communicator_grows_by_members_that_know_its_unique_id() {
+  ncclUniqueId id, more, again;
+  ncclGetUniqueId(&id);
+  ncclComm_t root, other, larger, same, joined;
+  CHECK_EQUAL(ncclCommInitRank(&root, 2, id, 0), ncclSuccess);
+  CHECK_EQUAL(ncclCommInitRank(&other, 2, id, 1), ncclSuccess);
+  CHECK_EQUAL(ncclCommGetUniqueId(root, &more), ncclSuccess);
+  CHECK_EQUAL(ncclCommGetUniqueId(root, &again), ncclInvalidUsage);
+  CHECK_EQUAL(ncclCommGrow(root, 2, &more, -1, &larger, nullptr), ncclInvalidArgument); // not more than before
+  CHECK_EQUAL(ncclCommGrow(root, 3, &more, -1, &larger, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclCommGrow(other, 3, nullptr, -1, &same, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclCommGrow(nullptr, 3, &more, 2, &joined, nullptr), ncclSuccess);
+  for (ncclComm_t each : {larger, same, joined})
+    CHECK(each->name == larger->name && each->size == 3);
+  CHECK_EQUAL(joined->rank, 2);
+  for (ncclComm_t each : {root, other, larger, same, joined})
+    CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
+}
+
+static void a_communicator_takes_device_memory_until_it_ends_or_is_suspended() {
+  void *buffer = known(16);
+  size_t before;
+  mem_info(0, &before, nullptr);
+  auto taken = [&] {
+    size_t now;
+    mem_info(0, &now, nullptr);
+    return (before - now) >> 20;
+  };
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm, alone;
+  CHECK_EQUAL(ncclCommInitRank(&alone, 1, id, 0), ncclSuccess);
+  CHECK_EQUAL(taken(), 0); // no peers, no buffers
+  CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  CHECK_EQUAL(taken(), 8);
+  CHECK_EQUAL(ncclCommSuspend(comm, 1), ncclSuccess);
+  CHECK_EQUAL(taken(), 0);
+  CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidUsage);
+  CHECK_EQUAL(ncclCommResume(comm), ncclSuccess);
+  CHECK_EQUAL(ncclCommResume(comm), ncclInvalidArgument);
+  CHECK_EQUAL(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(taken(), 8);
+  for (int i = 0; i < 2; ++i) { // once, at the first send
+    CHECK_EQUAL(ncclSend(buffer, 4, ncclFloat32, 1, comm, nullptr), ncclSuccess);
+    CHECK_EQUAL(taken(), 8 + 4);
+  }
+  CHECK_EQUAL(ncclCommDestroy(comm), ncclSuccess);
+  CHECK_EQUAL(ncclCommDestroy(alone), ncclSuccess);
+  CHECK_EQUAL(taken(), 0);
+  mem_free(buffer);
+}
+
 static void memory_comes_in_whole_chunks() {
   size_t before, after;
   mem_info(0, &before, nullptr);
@@ -186,7 +307,8 @@ static void memory_comes_in_whole_chunks() {
 }
 
 int main() {
-  test::enter_server("mode=null\ndevices=2\ngpu.memory_bytes=1073741824\ngpu.context_bytes=0\ngpu.cc=9.0\n");
+  test::enter_server("mode=null\ndevices=2\ngpu.memory_bytes=1073741824\ngpu.context_bytes=0\ngpu.cc=9.0\n"
+                     "nccl.comm_bytes=8388608\nnccl.peer_bytes=4194304\n");
   CHECK_EQUAL(ensure_context(0), kSuccess);
   ids_differ_and_versions_agree();
   the_environment_narrows_the_choice();
@@ -194,6 +316,10 @@ int main() {
   collectives_leave_what_can_be_known();
   a_group_is_issued_at_its_end();
   one_process_holds_several_devices();
+  registered_memory_has_a_handle_and_a_window_knows_its_buffer();
+  a_communicator_ends_in_order_or_at_once();
+  a_communicator_grows_by_members_that_know_its_unique_id();
+  a_communicator_takes_device_memory_until_it_ends_or_is_suspended();
   memory_comes_in_whole_chunks();
   return test::result();
 }

@@ -155,7 +155,8 @@ def build_core_pod(attempt: Attempt) -> Manifest:
         "resources": _resources(runtime["coreResources"]),
         "startupProbe": {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 120},
         "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
-        "livenessProbe": {"httpGet": probe, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
+        # A core that is killed is the end of the run, and on a busy machine an answer may take its time.
+        "livenessProbe": {"httpGet": probe, "periodSeconds": 30, "timeoutSeconds": 30, "failureThreshold": 10},
         "securityContext": _container_security(),
         "terminationMessagePolicy": TERMINATION,
         "volumeMounts": [

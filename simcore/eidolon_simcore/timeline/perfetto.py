@@ -26,6 +26,7 @@ _SEQUENCE: Final = 1
 _BEGIN, _END = pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END
 _COUNTER, _INSTANT = pb.TrackEvent.TYPE_COUNTER, pb.TrackEvent.TYPE_INSTANT
 _RUN: Final = 1  #: pid of the run as a whole; ranks follow
+_COUNTERS: Final = 2_000  # in the order of tracks: behind streams
 
 
 def write(timeline: Timeline, file: BinaryIO, window: tuple[int, int], ranks: Collection[int] | None = None) -> int:
@@ -122,12 +123,14 @@ class _Writer:
             self._allocated(rank, device, self._window[0], level)
 
     def _allocated(self, rank: int, device: int, time: int, count: int) -> None:
-        track = self._counter((rank, "memory", device), f"memory of device {device}", self._rank(rank), "bytes")
+        name = f"memory of device {device}"
+        track = self._track((rank, "memory", device), name, self._rank(rank), order=_COUNTERS, unit="bytes")
         self._count(track, time, count)
 
     def _links(self, links: Links) -> None:
         for name, _, levels in links.counters(self._window):
-            track = self._counter(("link", name), name, self._process(_RUN + 1, "links"), "bytes/s")
+            links_of = self._process(_RUN + 1, "links")
+            track = self._track(("link", name), name, links_of, order=_COUNTERS, unit="bytes/s")
             for time, level in levels:
                 self._count(track, time, round(level))
 
@@ -173,7 +176,8 @@ class _Writer:
         name = f"device {where.device} stream {lane}"
         return self._track((rank, "lane", lane), name, self._rank(rank), order=2 + min(lane, 900))
 
-    def _track(self, key: tuple[Any, ...], name: str, parent: int, order: int = 0) -> int:
+    def _track(self, key: tuple[Any, ...], name: str, parent: int, order: int = 0, unit: str = "") -> int:
+        """``unit``: of a counter; none: a track of slices."""
         known = self._tracks.get(key)
         if known is not None:
             return known
@@ -181,19 +185,9 @@ class _Writer:
         descriptor = self._packet().track_descriptor
         descriptor.uuid, descriptor.name, descriptor.parent_uuid = uuid, name, parent
         descriptor.sibling_order_rank = order
-        return uuid
-
-    def _counter(self, key: tuple[Any, ...], name: str, parent: int, unit: str) -> int:
-        known = self._tracks.get(key)
-        if known is not None:
-            return known
-        uuid = self._tracks[key] = len(self._tracks) + 1
-        descriptor = self._packet().track_descriptor
-        descriptor.uuid, descriptor.name, descriptor.parent_uuid = uuid, name, parent
-        descriptor.sibling_order_rank = 2_000
         if unit == "bytes":
             descriptor.counter.unit = pb.CounterDescriptor.UNIT_SIZE_BYTES
-        else:
+        elif unit:
             descriptor.counter.unit_name = unit
         return uuid
 

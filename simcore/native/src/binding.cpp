@@ -1,6 +1,7 @@
 // The Python side of the engine: module `_engine`, wrapped by engine/native.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 
 #include "accounts.h"
 #include "engine.h"
+#include "meter.h"
 #include "schedule.h"
 
 namespace nb = nanobind;
@@ -21,8 +23,10 @@ using namespace nb::literals;
 namespace eidolon {
 namespace {
 
-using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Times = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T> using Strided = nb::ndarray<const T, nb::ndim<1>, nb::device::cpu>; // a field of records
+using Bytes = Column<std::uint8_t>;
+using Times = Column<std::int64_t>;
 
 template <typename T> nb::object as_array(std::vector<T> values) {
   auto *owner = new std::vector<T>(std::move(values));
@@ -174,9 +178,24 @@ void bind_network(nb::module_ &module) {
       });
 }
 
-std::span<const std::int64_t> column(const Times &times) { return {times.data(), times.size()}; }
+template <typename Array> std::span<typename Array::Scalar> column(const Array &array) {
+  return {array.data(), array.size()};
+}
 
 void bind_accounts(nb::module_ &module) {
+  nb::class_<Meter>(module, "Meter")
+      .def(nb::init<>())
+      .def("define", &Meter::define)
+      .def("take",
+           [](Meter &self, const Strided<std::uint32_t> &signatures, const Strided<std::uint64_t> &values) {
+             if (signatures.size() != values.size()) {
+               throw std::invalid_argument("columns are of one length");
+             }
+             for (std::size_t i = 0; i < signatures.size(); ++i) {
+               self.take(signatures(i), values(i));
+             }
+           })
+      .def("cut", &Meter::cut);
   nb::class_<Accounts>(module, "Accounts")
       .def(nb::init<std::uint32_t>(), "resume_label"_a)
       .def("add_lane", &Accounts::add_lane)
@@ -189,8 +208,9 @@ void bind_accounts(nb::module_ &module) {
            })
       .def("add_collective",
            [](Accounts &self, std::uint32_t kind, std::uint32_t pattern, std::int64_t bytes, std::int64_t bus_bytes,
-              const Times &ranks,
-              const Times &seqs) { self.add_collective(kind, pattern, bytes, bus_bytes, column(ranks), column(seqs)); })
+              const std::vector<std::int64_t> &ranks, const std::vector<std::int64_t> &seqs) {
+             self.add_collective(kind, pattern, bytes, bus_bytes, ranks, seqs);
+           })
       .def("mark", &Accounts::mark)
       .def("take",
            [](Accounts &self, std::uint32_t rank, const Bytes &bytes) {

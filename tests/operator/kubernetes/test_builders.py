@@ -220,9 +220,9 @@ def test_the_pod_of_the_core() -> None:
                     "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
                     "livenessProbe": {
                         "httpGet": probe,
-                        "periodSeconds": 10,
-                        "timeoutSeconds": 5,
-                        "failureThreshold": 3,
+                        "periodSeconds": 30,
+                        "timeoutSeconds": 30,
+                        "failureThreshold": 10,
                     },
                     "securityContext": OURS,
                     "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -74,6 +74,28 @@ def test_a_failed_switch_is_avoided_and_the_last_one_is_missed() -> None:
         Router(dead).between(Port(0, 0), Port(4, 0))
 
 
+def test_a_failed_cable_of_an_explicit_graph_sends_bytes_the_longer_way() -> None:
+    def cable(a: str, b: str) -> dict[str, object]:
+        return {"a": a, "b": b, "bytes_per_s": fabrics.NIC, "latency_ns": 500}
+
+    ends = [cable("server0/nic0", "near"), cable("server1/nic0", "far"), cable("near", "far")]
+    graph = {"type": "graph", "switches": ["near", "far", "round"]}
+    cables = [*ends, cable("near", "round"), cable("round", "far")]
+    ways = []
+    for failed in ([], ["near>far"]):
+        fabric = fabrics.build(servers=2, gpus=1, **graph, cables=cables, failed=failed)
+        router = Router(fabric)
+        (way,) = names(router, router.between(Port(0, 0), Port(1, 0)))
+        ways.append([name for name in way if "near" in name or "round" in name])
+    assert ways == [
+        ["server0/nic0>near", "near>far"],
+        ["server0/nic0>near", "near>round", "round>far"],
+    ]
+    cut = fabrics.build(servers=2, gpus=1, **graph, cables=cables, failed=["near>far", "round"])
+    with pytest.raises(NoRouteError, match="no way leads from server0/nic0 to server1/nic0"):
+        Router(cut).between(Port(0, 0), Port(1, 0))
+
+
 @given(
     kind=st.sampled_from(["crossbar", "rail", "leaf-spine", "fat-tree", "dragonfly"]),
     spray=st.booleans(),

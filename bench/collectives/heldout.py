@@ -1,0 +1,113 @@
+"""What the model says of sizes that it was not fitted to, between those that it was.
+
+Two ways, both printed by ``python -m bench.collectives held``:
+
+*Leave one out*: each point of the H100 graphs is told from the tables' model, the start of a launch, and what is left
+at the **other** sizes, smoothed as the fit does. A size's nearest neighbours are then a factor of four away, twice as
+far as any size between the listed ones is.
+
+*Between*: sizes that no fit has seen, on two H200, from two sweeps on different machines. The sweeps differ from each
+other by more than the model does from either (their own difference is printed too), so the quicker one counts: what
+disturbs a measurement makes it longer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bench.collectives import measured
+from bench.collectives.measured import Point
+from eidolon_simcore import catalogue
+from eidolon_simcore.fabric import tuner
+
+_NO_NVLS = tuner.Options(nvls=False)
+
+
+class Told(NamedTuple):
+    """A measured point and the model's error there."""
+
+    point: Point
+    error: float
+
+
+def smoothed(at: Sequence[float], values: Sequence[float], without: int | None = None) -> list[float]:
+    """``values`` at the logarithms ``at``, averaged over an octave and drawn towards 0, where one measurement alone
+    says little; ``without`` leaves a point out."""
+    out = []
+    for x in at:
+        weights = [0.0 if i == without else math.exp(-0.5 * (x - y) ** 2) for i, y in enumerate(at)]
+        out.append(sum(w * v for w, v in zip(weights, values, strict=True)) / (sum(weights) + 1.0))
+    return out
+
+
+def leave_one_out() -> list[Told]:
+    """Every point of the H100 graphs that has listed sizes on both sides."""
+    chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
+    told = []
+    series: dict[tuple[str, int], list[Point]] = {}
+    for p in measured.graphs():
+        series.setdefault((p.op, p.ranks), []).append(p)
+    for (op, ranks), points in series.items():
+        points.sort(key=lambda p: p.bytes)
+        model = [
+            chooser.choose(op, p.bytes, tuner.Shape(ranks), _NO_NVLS, launched=False).us + chooser.launch_us(ranks)
+            for p in points
+        ]
+        at = [math.log2(p.bytes) for p in points]
+        left = [math.log(p.us / us) for p, us in zip(points, model, strict=True)]
+        for i in range(1, len(points) - 1):
+            us = model[i] * math.exp(smoothed(at, left, without=i)[i])
+            told.append(Told(points[i], us / points[i].us - 1))
+    return told
+
+
+def dips(told: Sequence[Told]) -> set[Point]:
+    """Points that took less time than a quarter of their bytes did: what no curve that rises with size can follow."""
+    at = {(p.op, p.ranks, p.bytes): p.us for p in measured.graphs()}
+    return {p for p, _ in told if p.us < at[p.op, p.ranks, p.bytes // 4]}
+
+
+def between() -> tuple[list[Told], list[float]]:
+    """Errors of the H100's model at sizes between the listed ones on two H200, and how the two sweeps differ."""
+    chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
+    first = {(p.op, p.bytes): p.us for p in measured.forced() if not p.algorithm and not p.protocol}
+    listed = {p.bytes for p in measured.graphs()}
+    told, apart = [], []
+    for p in measured.profile("graph"):
+        known = first.get((p.op, p.bytes))
+        if known is None or p.op == "send":
+            continue
+        apart.append(p.us / known - 1)
+        if p.bytes not in listed:
+            us = chooser.choose(p.op, p.bytes, tuner.Shape(2), _NO_NVLS).us
+            told.append(Told(p, us / min(p.us, known) - 1))
+    return told, apart
+
+
+def show() -> None:
+    """Prints both."""
+    told = leave_one_out()
+    _line("H100 in graphs, each size left out in turn", told)
+    without = dips(told)
+    _line(
+        "  without sizes that were quicker than a quarter of their bytes", [t for t in told if t.point not in without]
+    )
+    for p, error in sorted(told, key=lambda t: -abs(t.error)):
+        if abs(error) > 0.15:
+            dip = "  (quicker than a quarter of its bytes)" if p in without else ""
+            print(f"    {p.op} x{p.ranks}, {p.bytes} B: {p.us} us measured, {error:+.1%}{dip}")
+    told, apart = between()
+    _line("2 H200, sizes between, by H100's model, the quicker of two sweeps", told)
+    print(f"  the two sweeps differ by {_mean(apart):.1%} on average, {max(map(abs, apart)):.0%} at most")
+
+
+def _mean(errors: Sequence[float]) -> float:
+    return sum(map(abs, errors)) / len(errors)
+
+
+def _line(title: str, told: Sequence[Told]) -> None:
+    errors = [error for _, error in told]
+    over, worst = sum(abs(e) > 0.15 for e in errors), max(map(abs, errors))
+    print(f"{title:<72} {len(errors):>4} points  mean {_mean(errors):.1%}  worst {worst:.1%}  over 15 %: {over}")

@@ -1,0 +1,62 @@
+// What a rank's operations do between two step marks: each signature's work of a launch and of a byte, times how often
+// it was launched and how many bytes its records named. Counting is all that a record costs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace eidolon {
+
+class Meter {
+public:
+  static constexpr std::size_t kFields = 5; // WORK_FIELDS of work.py
+  using Work = std::array<double, kFields>;
+
+  void define(std::uint32_t signature, const Work &of_launch, const Work &of_byte) {
+    if (signature >= entries_.size()) {
+      entries_.resize(signature + 1);
+    }
+    entries_[signature].of_launch = of_launch;
+    entries_[signature].of_byte = of_byte;
+  }
+
+  // A record that names a signature, and its value. One whose signature was not defined here does nothing.
+  void take(std::uint32_t signature, std::uint64_t value) {
+    if (signature >= entries_.size()) {
+      return;
+    }
+    Entry &entry = entries_[signature];
+    if (entry.launches++ == 0) {
+      used_.push_back(signature);
+    }
+    entry.bytes += static_cast<double>(value);
+  }
+
+  // The work since the last cut.
+  Work cut() {
+    Work sum{};
+    for (const std::uint32_t signature : std::exchange(used_, {})) {
+      Entry &entry = entries_[signature];
+      for (std::size_t field = 0; field < kFields; ++field) {
+        sum[field] += entry.of_launch[field] * static_cast<double>(entry.launches) + entry.of_byte[field] * entry.bytes;
+      }
+      entry.launches = 0;
+      entry.bytes = 0;
+    }
+    return sum;
+  }
+
+private:
+  struct Entry {
+    Work of_launch{};
+    Work of_byte{};
+    std::uint64_t launches = 0;
+    double bytes = 0; // whatever a value means where of_byte is 0
+  };
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> used_;
+};
+
+} // namespace eidolon

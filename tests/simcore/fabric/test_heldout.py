@@ -1,0 +1,40 @@
+"""Sizes of collectives between those that the model was fitted to (``bench/collectives/heldout.py``)."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def heldout(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])
+    return importlib.import_module("bench.collectives.heldout")
+
+
+def mean(told: list[Any]) -> float:
+    return sum(abs(error) for _, error in told) / len(told)
+
+
+def test_sizes_between_the_listed_ones_on_two_gpus(heldout: ModuleType) -> None:
+    told, apart = heldout.between()
+    assert len(told) == 95
+    assert mean(told) < 0.06
+    assert max(abs(error) for _, error in told) < 0.15
+    assert sum(map(abs, apart)) / len(apart) > mean(told)  # two sweeps differ by more than the model does from them
+
+
+def test_a_listed_size_is_told_from_the_others(heldout: ModuleType) -> None:
+    """All but four within 15 %: two were quicker than a quarter of their bytes, and at 4 MiB on four GPUs
+    NCCL takes another protocol than at both neighbours (two operations)."""
+    told = heldout.leave_one_out()
+    assert len(told) == 90
+    assert mean(told) < 0.06
+    far = {(t.point.op, t.point.ranks, t.point.bytes) for t in told if abs(t.error) > 0.15}
+    dips = {(p.op, p.ranks, p.bytes) for p in heldout.dips(told)}
+    assert far - dips == {("all_gather", 4, 1 << 22), ("reduce_scatter", 4, 1 << 22)}
+    assert max(abs(t.error) for t in told if t.point.bytes > 1 << 22) < 0.10
