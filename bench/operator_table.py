@@ -15,6 +15,7 @@ from typing import Any
 
 from pyarrow import parquet
 
+from eidolon_simcore.recorded import INNER_GAP_NS
 from eidolon_simcore.signature import Signature
 
 _CUDA = {"bf16": 14, "fp16": 2, "fp32": 0, "tf32": 0, "fp8": 28}
@@ -74,7 +75,7 @@ def _case(family: str, op: str, facts: dict[str, Any], kernels: list[dict[str, A
 
 
 def _ns(kernels: list[dict[str, Any]]) -> float:
-    return float(sum(kernel["warm_ns"] for kernel in kernels))
+    return float(sum(kernel["warm_ns"] for kernel in kernels)) + INNER_GAP_NS * (len(kernels) - 1)
 
 
 def _gemm(facts: dict[str, Any]) -> Signature:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,22 @@ def main() -> None:
     parser.add_argument("--only", default="", help="lines whose arguments contain this text")
     parser.add_argument("--world", type=int, help="lines with this many GPUs")
     parser.add_argument("--limit-s", type=float, default=900, help="real time allowed to one line")
+    parser.add_argument("--gpu", choices=truth.RUNS, default="h100", help="whose real runs")
+    parser.add_argument("--jobs", type=int, default=1, help="lines that run side by side")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
     arguments = parser.parse_args()
-    chosen = [line for line in truth.lines() if arguments.only in line.args and arguments.world in (None, line.world)]
+    chosen = [
+        line
+        for line in truth.lines(arguments.gpu)
+        if arguments.only in line.args and arguments.world in (None, line.world)
+    ]
     head = f"{'step ms':>9} {'real':>9} {'error':>7}  {'allocated MiB':>13} {'error':>8}  {'reserved MiB':>12}"
     print(f"{'run':<64} {head} {'error':>8}  {'wall s':>6}")
     figures: list[dict[str, Any]] = []
     missed = []
-    for line in chosen:
-        outcome = truth.run(line, arguments.limit_s)
+    pool = ThreadPoolExecutor(arguments.jobs)
+    for line, outcome in zip(chosen, pool.map(lambda one: truth.run(one, arguments.limit_s), chosen), strict=True):
         result = outcome.result
         if result is None:
             print(f"{line.name:<64} failed: {outcome.reason}", flush=True)

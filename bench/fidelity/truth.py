@@ -9,11 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 TRUTH = Path(__file__).parents[1] / "truth"
+#: Real runs by GPU: the H100's are the shared truth, the H200's were measured with its scripts.
+RUNS = {"h100": TRUTH / "h100.jsonl", "h200": Path(__file__).with_name("h200.jsonl")}
 #: A run counts as bound by its host if issuing a step takes more than this share of the step.
 HOST_BOUND_SHARE = 0.80
 
@@ -24,6 +27,7 @@ class Line:
 
     args: str
     world: int
+    gpu: str
     fields: dict[str, Any]
 
     @property
@@ -44,21 +48,26 @@ class Outcome:
     wall_s: float
 
 
-def lines() -> list[Line]:
-    """All lines of `h100.jsonl`, in file order."""
-    loaded = [json.loads(text) for text in (TRUTH / "h100.jsonl").read_text().splitlines()]
-    return [Line(args=one["args"], world=one["world"], fields=one) for one in loaded]
+def lines(gpu: str) -> list[Line]:
+    """All real runs on that GPU, in file order."""
+    loaded = [json.loads(text) for text in RUNS[gpu].read_text().splitlines()]
+    return [Line(args=one["args"], world=one["world"], gpu=gpu, fields=one) for one in loaded]
 
 
 def run(line: Line, limit_s: float) -> Outcome:
-    """Runs a line on emulated H100s; never raises for a run that fails."""
-    command = [str(Path(sys.executable).with_name("eidolon")), "run", "--gpus-per-server", str(line.world)]
+    """Runs a line on emulated GPUs; never raises for a run that fails."""
+    command = [str(Path(sys.executable).with_name("eidolon")), "run", "--gpu", f"{line.gpu}-sxm"]
+    command += ["--gpus-per-server", str(line.world)]
     script = [str(TRUTH / "train.py"), *shlex.split(line.args)]
     environment = dict(os.environ, NCCL_NVLS_ENABLE="0", HF_HUB_OFFLINE="1")
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
         command += ["--out", out, "--"]
-        command += ["torchrun", "--nproc-per-node", str(line.world), *script] if line.world > 1 else ["python", *script]
+        if line.world > 1:  # a port of its own, so that lines can run side by side
+            port = 20_000 + zlib.crc32(line.name.encode()) % 10_000
+            command += ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(port), *script]
+        else:
+            command += ["python", *script]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
         except subprocess.TimeoutExpired:

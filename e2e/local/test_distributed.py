@@ -23,6 +23,7 @@ def test_values_cross_between_ranks(run: Run, servers: int, gpus: int) -> None:
             assert f"rank {rank}: {check} is right" in result.out, result.all_output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
 def test_what_torch_checks_across_ranks_holds_and_a_difference_is_noticed(
     run: Run, monkeypatch: pytest.MonkeyPatch, debug: str

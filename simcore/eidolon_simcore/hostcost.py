@@ -1,7 +1,9 @@
-"""What a call costs on the host: from a table by the call's name, or as measured in the rank.
+"""What a call costs on the host: from a table by operator or by the call's name, or as measured in the rank.
 
 The table (``data/host_cost.yaml``, which says what it is fitted to) gives the same times for the same script on any
-machine. ``measured`` takes the thread's CPU time between intercepted calls times :data:`MEASURED_FACTOR`.
+machine. Device work whose operator is known costs what that operator does on the host for each kernel or library call
+that it issues; all other calls cost by their name. ``measured`` takes the thread's CPU time between intercepted calls
+times :data:`MEASURED_FACTOR`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,16 @@ def _table() -> dict[str, Any]:
     text = (resources.files("eidolon_simcore") / "data" / "host_cost.yaml").read_text("utf-8")
     table: dict[str, Any] = yaml.safe_load(text)
     return table
+
+
+_KINDS = {"gemm": "library", "conv": "library", "attention": "library"}
+
+
+def operator_ns(kind: str, operator: str) -> int:
+    """Host time of issuing one piece of device work (the kind of its signature) from an operator."""
+    table = _table()
+    kind = _KINDS.get(kind, kind)
+    return int(table["operators"].get(operator, {}).get(kind, table["other_operator"].get(kind, 0)))
 
 
 def call_ns(name: str) -> int:

@@ -2,7 +2,8 @@
 
 A row is what the shim would have sent for the same work: kernels by name, geometry and operator; a library call
 (GEMM, convolution, attention) as one signature, whose duration is the sum of the kernels that the library launched for
-it. Traces are those of PyTorch's profiler with shapes recorded, as ``eidolon profile script`` writes them.
+it and of the gaps between them. Traces are those of PyTorch's profiler with shapes recorded, as ``eidolon profile
+script`` writes them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _TYPES = {
     "signed char": (1, 1, -1, -1),
     "c10::Float8_e4m3fn": (24, 1, 28, -1),
 }
+INNER_GAP_NS = 1_900.0  #: between the kernels (and sets) of one library call on a busy stream; mean of the traces
 _GEMM_OPERATORS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _GEMM_KERNEL = re.compile(r"nvjet|gemm|cutlass|splitK|cublas|gemv|^Memset", re.IGNORECASE)
 _CONVOLUTION_KERNEL = re.compile(r"xmma|cutlass|nvjet|cudnn|implicit|wgrad|dgrad|fprop|splitK|convol", re.IGNORECASE)
@@ -77,7 +79,7 @@ def _of_operator(event: dict[str, Any] | None, kernels: list[dict[str, Any]]) ->
 def _recorded(signature: Signature, operator: Signature | None, kernels: list[dict[str, Any]]) -> Recorded:
     begin = min(float(k["ts"]) for k in kernels) * 1e3
     end = max(float(k["ts"]) + float(k["dur"]) for k in kernels) * 1e3
-    ns = sum(float(k["dur"]) for k in kernels) * 1e3
+    ns = sum(float(k["dur"]) for k in kernels) * 1e3 + INNER_GAP_NS * (len(kernels) - 1)
     return Recorded(signature, operator, ns, begin, end, int(kernels[0]["args"].get("stream", 0)))
 
 

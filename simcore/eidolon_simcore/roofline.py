@@ -56,7 +56,7 @@ LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
 TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
 
 #: Kinds of work for the engine, so that rates can apply.
-MEMORY, MATRIX, ATTENTION = 1, 2, 3
+MEMORY, MATRIX, ATTENTION, PLAIN = 1, 2, 3, 4  # PLAIN: matrices without tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Roofline:
         sizes += [0.15 * bool(s.get("ta")), 0.15 * bool(s.get("tb"))]
         kind = "half" if half else volume.units.removesuffix("_simt")
         work = Work(f"gemm {kind} {alignment}", tuple(sizes), max(compute_ns, memory_ns) + GEMM_FLOOR_NS)
-        return Analysis(work, "roofline", MATRIX, volume.bytes)
+        return Analysis(work, "roofline", PLAIN if kind in ("fp32", "fp64") else MATRIX, volume.bytes)
 
     def _rate(self, units: str) -> float:
         return self._gpu.peak_flops(units) * (SIMT_RATE if units in ("fp32_simt", "fp64") else GEMM_RATE)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, pace
 from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import SOURCES, CostModel
 from eidolon_simcore.coverage import Spent
@@ -146,6 +147,9 @@ class Session:
         self._source = np.zeros(CALL_IDS, np.uint8)
         self._class = np.zeros(CALL_IDS, np.uint16)
         self._error = np.zeros(CALL_IDS, np.float32)
+        self._at_full_clock = np.zeros(CLASSES)  # device time since the last step's mark, by class
+        self.pace = FULL
+        self._host_of_operator = np.zeros(CALL_IDS, np.int64)  # of device work whose operator is known
         self._spent_ns = np.zeros(CALL_IDS, np.int64)  # device time so far, by signature
         self._count = np.zeros(CALL_IDS, np.int64)  # launches so far, by signature
         self._meter = _engine.Meter()  # what they do, from mark to mark
@@ -191,6 +195,8 @@ class Session:
             operator = self._signatures.get(signature.get("op"))
             cost = self._world.costs.cost(signature, operator)
             source, operator_name = cost.source, operator.name if operator is not None else ""
+            if operator is not None:
+                self._host_of_operator[number] = hostcost.operator_ns(signature.kind, operator.name)
             self._base[number] = cost.base_ns
             self._per_byte[number] = cost.ns_per_byte
             self._source[number] = SOURCES.index(cost.source)
@@ -204,7 +210,7 @@ class Session:
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
         columns = ("_base", "_per_byte", "_label", "_source", "_class", "_error", "_known", "_spent_ns", "_count")
-        for name in columns:
+        for name in (*columns, "_host_of_operator"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -291,7 +297,7 @@ class Session:
             signature = signatures[work]
             value = records["value"][work]
             extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
-            duration = self._base[signature] + extra.astype(np.int64)
+            duration = self._paced(self._base[signature] + extra.astype(np.int64), records, work)
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
             out["work_class"][work] = self._class[signature]
@@ -313,6 +319,21 @@ class Session:
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
 
+    def _paced(self, duration: NDArray[np.int64], records: NDArray[Any], work: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Durations at the clock of their step: at a step's mark the clock follows from the step's work."""
+        classes = self._class[records["sig"][work]]
+        position = np.cumsum(work)
+        begin = 0
+        for mark in [*np.flatnonzero(records["kind"] == Kind.MARK).tolist(), len(records) - 1]:
+            part = slice(begin, int(position[mark]))
+            self._at_full_clock += np.bincount(classes[part], weights=duration[part], minlength=CLASSES)
+            duration[part] = np.rint(duration[part] * np.array(self.pace.slowdown)[classes[part]]).astype(np.int64)
+            begin = part.stop
+            if records["kind"][mark] == Kind.MARK and self._at_full_clock.sum() >= LEAST_WORK_NS:
+                self.pace = pace(self._at_full_clock.tolist(), self._world.gpu)
+                self._at_full_clock[:] = 0.0
+        return duration
+
     def _flags(self, out: NDArray[Any], kinds: NDArray[Any], flags: NDArray[Any]) -> NDArray[np.bool_]:
         """Sets the engine's flags; returns which operations have no host node of their own."""
         moves = MOVES[kinds]  # written by a monitor, but about the host lane
@@ -329,6 +350,8 @@ class Session:
             host = np.rint(records["host_ns"] * hostcost.MEASURED_FACTOR).astype(np.int64)
         else:
             host = self._host[records["call"]]
+            by_operator = self._host_of_operator[records["sig"]]
+            host = np.where(by_operator > 0, by_operator, host)
         host = np.where(POLLS[kinds], np.maximum(host, hostcost.POLL_NS), host)
         sleeps = kinds == _K_SLEEP
         if sleeps.any():

@@ -12,6 +12,7 @@ import pytest
 from fakes import AUTOGRAD, BLOCKING, FOREGROUND, IN_GRAPH, MORE, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore import hostcost
 from eidolon_simcore.costs import LAUNCH_GAP_NS
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.records import Kind
@@ -76,16 +77,29 @@ def alone(run: Run) -> FakeRank:
 def test_host_time_adds_up_and_polls_cost_a_microsecond(run: Run) -> None:
     rank = alone(run)
     rank.write(Kind.HOST, call="cudaGetDevice")  # 100 ns
-    rank.write(Kind.HOST, call="never_heard_of")  # 500 ns
+    rank.write(Kind.HOST, call="never_heard_of")  # 100 ns
     rank.write(Kind.SLEEP, value=1_000_000)
     seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
     background = rank.write(Kind.CLOCK, flags=BLOCKING, thread=3)
     later = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
     run.batch(rank)
     replies = run.replies()
-    assert replies[1, seq] == (1_001_600, 0)
-    assert replies[1, background] == (1_001_600, 0)
-    assert replies[1, later] == (1_002_600, 0)
+    assert replies[1, seq] == (1_001_200, 0)
+    assert replies[1, background] == (1_001_200, 0)
+    assert replies[1, later] == (1_002_200, 0)
+
+
+def test_issuing_device_work_costs_what_its_operator_does_on_the_host(run: Run) -> None:
+    rank = alone(run)
+    mul = rank.signature("op", "aten::mul")
+    for operator in (mul, rank.signature("op", "aten::_foreach_mul_")):
+        sig = rank.signature("kernel", "k", gx=1, bx=32, op=operator)
+        rank.write(Kind.KERNEL, sig=sig, call="cudaLaunchKernel")
+        seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
+    run.batch(rank)
+    one, many = (hostcost.operator_ns("kernel", name) for name in ("aten::mul", "aten::_foreach_mul_"))
+    assert run.replies()[1, seq][0] == one + many + 2 * hostcost.POLL_NS
+    assert one > 3 * many  # a launch among many of one operator costs little more than itself
 
 
 def test_measured_host_cost_comes_from_the_record(tmp_path: Path) -> None:
@@ -119,7 +133,7 @@ def test_copies_cost_by_their_bytes(run: Run) -> None:
         run.batch(rank)
     first, second = run.replies()[1, seq - 2][0], run.replies()[1, seq][0]
     assert first == 1_200 + LAUNCH_GAP_NS
-    assert second - first == pytest.approx(24_600, rel=0.1)
+    assert second - first == pytest.approx(24_600 + 1_200 + LAUNCH_GAP_NS, rel=0.1)
 
 
 def test_events_are_queried_and_timed_in_virtual_time(run: Run) -> None:

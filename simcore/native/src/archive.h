@@ -5,6 +5,7 @@
 // snapshot is read by the build that wrote it (the engine puts a format number in front).
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <stdexcept>

@@ -1,0 +1,61 @@
+"""Power decides the clock, and the clock the time: the SM clock of a step, from what the step before it did.
+
+A GPU at its power limit lowers its clock within a tenth of a second to where the mean power of its work meets the limit
+(seen on an H200 every 50 ms). So the clock of a step is a pure function of the work list of the step before it: time at
+the greatest clock by class of work. Each class draws a known power at the greatest clock; power falls with the clock as
+``f ** EXPONENT``, and time grows as ``f ** -SENSITIVITY`` of the class: attention and fp32 GEMMs follow the clock,
+tensor-core GEMMs (which the chip's own limits hold back already) less, kernels bound by memory not at all. Tables hold
+times at the greatest clock.
+
+What the figures are from:
+
+* H100 SXM: bf16 GEMMs back to back run at 1,320 MHz and 697 W. TorchTitan's Llama 8B (61 % GEMM, 15 % attention of a
+  step) has attention 1.26 and its largest GEMMs 1.04 times as long as on a GPU of the same SMs at 1,980 MHz.
+* H200: GEMMs 1,360 to 1,480 MHz and 1.17 times as long as alone, attention 1,740 to 1,800 MHz and 1.11 to 1.16, fp32
+  GEMMs 560 W and memory-bound kernels 440 to 500 W at 1,980 MHz; half GEMM and half memory 1,680 MHz, a quarter GEMM
+  1,965 MHz; steps of GPT-2, BERT and ResNet-50 1,980 MHz, Llama 1B and ViT-L 1,950 to 1,965, four layers of Llama 7B
+  1,800 to 1,845.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.roofline import ATTENTION, MATRIX, MEMORY, PLAIN
+
+CLASSES = max(MEMORY, MATRIX, ATTENTION, PLAIN) + 1
+EXPONENT = 0.86
+SENSITIVITY = {MATRIX: 0.3, ATTENTION: 1.0, PLAIN: 1.0}  #: of time to the clock, by class; others keep their time
+#: Power at the greatest clock as a share of the limit. An H100's serve all models but those with figures of their own.
+POWER = {MEMORY: 0.71, MATRIX: 1.42, ATTENTION: 1.19, PLAIN: 0.81}
+OWN_POWER = {"h200-sxm": {MEMORY: 0.73, MATRIX: 1.36, ATTENTION: 1.12, PLAIN: 0.81}}
+LEAST_SHARE = 0.55  #: of the greatest clock
+LEAST_WORK_NS = 1_000_000  #: a list with less says nothing about a step
+_ROUNDS = 4  #: of the fixed point below: converges within 0.1 %
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The clock as a share of the greatest, and by class how many times as long work takes as at the greatest."""
+
+    clock: float = 1.0
+    slowdown: tuple[float, ...] = (1.0,) * CLASSES
+
+
+FULL = Pace()
+
+
+def pace(work_ns: Sequence[float], gpu: Gpu) -> Pace:
+    """From device time at the greatest clock by class (index: class of work) of one step."""
+    if sum(work_ns) < LEAST_WORK_NS:
+        return FULL
+    power = OWN_POWER.get(gpu.key, POWER)
+    found = FULL
+    for _ in range(_ROUNDS):
+        times = [ns * slow for ns, slow in zip(work_ns, found.slowdown, strict=True)]
+        drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times)) / sum(times)
+        clock = max(LEAST_SHARE, min(1.0, drawn ** (-1.0 / EXPONENT)))
+        found = Pace(clock, tuple(clock ** -SENSITIVITY.get(kind, 0.0) for kind in range(CLASSES)))
+    return found
