@@ -150,7 +150,7 @@ def test_a_browser_shows_the_step_time(prometheus: Prometheus, slow: Observed, t
         "g0.end_input": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(slow.at + 5)),
     }
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    options = ["--hide-scrollbars", "--window-size=1120,1000", "--virtual-time-budget=8000", f"--screenshot={picture}"]
+    options = ["--hide-scrollbars", "--window-size=1120,880", "--virtual-time-budget=8000", f"--screenshot={picture}"]
     url = f"{prometheus.url}/graph?{urllib.parse.urlencode(page)}"
     subprocess.run([*browser, *options, url], check=True, capture_output=True, timeout=120)
     assert picture.stat().st_size > 10_000
