@@ -111,6 +111,8 @@ torch-site: $(TORCH_SITE)/.stamp
 
 $(TORCH_SITE)/.stamp: tools/bootstrap.py $(VENV)/.dependencies.stamp
 	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --target $(TORCH_SITE) torch==2.11.0 numpy
+	@# Compiled here, for whoever mounts it read-only would do so at every start: 15 s of processor time each.
+	$(BIN)/python -m compileall -q -j $(JOBS) $(TORCH_SITE) || true
 	@touch $@
 
 # ---- run and check ---------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_the_example(namespace: Namespace, torch: str, tmp_path: Path) -> None:
     namespace.run("create", "configmap", "ddp", f"--from-file={REPOSITORY / 'examples' / 'ddp.py'}")
     namespace.run("apply", "-f", str(EXAMPLE))
     name = example()["metadata"]["name"]
-    namespace.wait_for_phase(name, "Running", timeout_s=120)
+    namespace.wait_for_phase(name, "Running", timeout_s=240)
     pods = namespace.pods()
     assert set(pods) == {f"{name}-core", f"{name}-server-0", f"{name}-server-1"}
     assert all(pod["status"]["phase"] == "Running" for pod in pods.values())

@@ -66,7 +66,8 @@ model = GPTModel(
     pre_process=parallel_state.is_pipeline_first_stage(),
     post_process=parallel_state.is_pipeline_last_stage(),
     position_embedding_type="rope" if arguments.llama else "learned_absolute",
-).cuda()
+)
+model = model.cuda().bfloat16()
 model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), model)
 optimizer = get_megatron_optimizer(
     OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, use_distributed_optimizer=True, clip_grad=1.0), [model]

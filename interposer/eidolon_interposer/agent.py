@@ -99,13 +99,20 @@ class Plan:
     token: str
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
+    def read(cls, path: Path, number: int) -> Plan:
+        """The plan in a file, for server ``number``: groups of servers may hold other GPUs."""
         try:
             plan = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise AgentError(f"cannot read the plan {path}: {error}") from error
         try:
             server, core = plan["server"], plan["core"]
+            after = 0  # the number after the group's last server
+            for group in server.get("groups") or ():
+                after += _integer(group["servers"])
+                if number < after:
+                    server = {**server, "gpu": group["gpu"], "conf": {**server["conf"], **group["conf"]}}
+                    break
             return cls(
                 devices=_integer(server["devices"]),
                 ranks=_integer(server["ranks"]),
@@ -505,7 +512,7 @@ def main(arguments: list[str] | None = None) -> int:
     options: Any = parser.parse_args(arguments)
     sys.setswitchinterval(0.0005)  # the receiver should not wait 5 ms for a sender that is packing a batch
     try:
-        plan = Plan.read(options.plan)
+        plan = Plan.read(options.plan, options.server)
         trust = Trust.read(options.tls) if options.tls else None
         if trust is not None:
             plan = dataclasses.replace(plan, token=trust.token)

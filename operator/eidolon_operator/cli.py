@@ -273,7 +273,7 @@ def _topology(file: Path, svg: Path | None) -> int:
     from eidolon_simcore.fabric import draw
 
     spec = specs.load(file)
-    settings, fabric = planning.fabric(spec, planning.gpu_of(spec, str(file)), str(file))
+    settings, fabric = planning.fabric(spec, str(file))
     for line in draw.text(fabric, settings):
         print(line)
     out = svg or Path(f"{spec.name}-topology.svg")
@@ -289,8 +289,7 @@ def _gpus() -> int:
 
 
 def _title(spec: Spec) -> str:
-    servers = f"{spec.servers} server{'s' if spec.servers > 1 else ''}"
-    return f"{spec.name} on {servers} x {spec.gpus_per_server} {spec.gpu}"
+    return f"{spec.name} on {spec.hardware}"
 
 
 def _name_of(command: Sequence[str]) -> str:

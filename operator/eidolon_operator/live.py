@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -34,10 +34,10 @@ Step = Mapping[str, Any]
 class LiveView:
     """The state of a run as its steps tell it. ``now`` arguments are seconds of a monotonic clock."""
 
-    def __init__(self, title: str, total: int | None, capacity_bytes: int, now: float) -> None:
+    def __init__(self, title: str, total: int | None, capacities: Sequence[int], now: float) -> None:
         self._title = title
         self._total = total
-        self._capacity_bytes = capacity_bytes
+        self._capacities = capacities  # bytes, by server
         self._began = now
         self._times: deque[int] = deque(maxlen=RECENT)
         self._first_at = self._last_at = now
@@ -125,7 +125,7 @@ class LiveView:
         cells: list[RenderableType] = []
         for device in shown:
             peak = peaks[device]
-            capacity = self._capacity_bytes or peak
+            capacity = self._capacities[int(device.partition("/")[0])]
             style = "red" if peak > 0.95 * capacity else "green"
             bar = ProgressBar(total=capacity, completed=min(peak, capacity), complete_style=style, finished_style=style)
             cells += [Text(f"GPU {device}"), bar, Text(f"{format_bytes(peak)} of {format_bytes(capacity)}")]

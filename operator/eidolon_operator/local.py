@@ -416,11 +416,7 @@ class _LocalRun:
         """Steps as they become final: a view that is kept current on a terminal, lines of a log elsewhere."""
         clock = asyncio.get_running_loop().time
         spec, log = self._spec, live.PlainLog(self._spec.steps)
-        title = (
-            f"{spec.name} on {spec.servers} server{'s' if spec.servers > 1 else ''} x {spec.gpus_per_server} {spec.gpu}"
-        )
-        capacity = self._plan.document["core"]["gpu_memory_bytes"]
-        view = live.LiveView(title, spec.steps, capacity, clock())
+        view = live.LiveView(f"{spec.name} on {spec.hardware}", spec.steps, self._plan.capacities, clock())
         async for steps in _tail(self._out / "progress.jsonl"):
             for step in steps:
                 view.step(step, clock())

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from eidolon_operator import topology
 from eidolon_operator.schema import Problem
-from eidolon_operator.spec import Spec, SpecError
+from eidolon_operator.spec import ServerGroup, Spec, SpecError
 from eidolon_operator.units import format_bytes
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
@@ -34,6 +34,10 @@ _RING_PAGES_BYTES: Final = 160 << 10  # header, reply slots and stream pages of 
 KNOWN_LIMIT_BYTES: Final = 1 << 20
 REPLY_TIMEOUT_MS: Final = 60_000
 
+#: What the two sections say of a group of servers.
+_OF_CORE: Final = ("servers", "gpu", "gpu_memory_bytes")
+_OF_SERVER: Final = ("servers", "gpu", "conf")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -41,6 +45,11 @@ class Plan:
 
     spec: Spec
     document: dict[str, Any]
+
+    @property
+    def capacities(self) -> list[int]:
+        """Memory of each GPU of a server, by server."""
+        return capacities(self.document["core"])
 
     @property
     def ring_bytes(self) -> int:
@@ -53,6 +62,12 @@ class Plan:
         return Plan(self.spec, {**self.document, "server": {**server, "conf": {**server["conf"], **settings}}})
 
 
+def capacities(core: Mapping[str, Any]) -> list[int]:
+    """Memory of each GPU of a server, by server, as a plan's section ``core`` has it."""
+    groups = core.get("server_groups") or [core]
+    return [group["gpu_memory_bytes"] for group in groups for _ in range(group["servers"])]
+
+
 def ring_bytes() -> int:
     """Shared memory of one rank."""
     return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
@@ -60,25 +75,20 @@ def ring_bytes() -> int:
 
 def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1) -> Plan:
     """The plan of a spec. ``token`` is the shared secret of the run; by default a new one."""
-    gpu = gpu_of(spec, source)
-    if any((group.gpu, group.gpu_memory_bytes) != (spec.gpu, spec.gpu_memory_bytes) for group in spec.server_groups):
-        message = "groups of servers with another GPU than spec.gpu are not simulated yet"
-        raise SpecError(source, [Problem("spec.serverGroups", message)])
     work, network = spec.workload, spec.network
-    memory_bytes = spec.gpu_memory_bytes or gpu.memory_bytes
-    context_bytes = spec.context_bytes if spec.context_bytes is not None else gpu.context_bytes
-    if context_bytes >= memory_bytes:
-        message = f"{format_bytes(memory_bytes)} does not hold the context of a process ({format_bytes(context_bytes)})"
-        raise SpecError(source, [Problem("spec.gpu.memory", f"{message}; see spec.gpu.contextMemory")])
-    fabric(spec, gpu, source)
+    groups = list(_groups(spec, source))
+    first = groups[0]
+    gpu = catalogue.gpu(first["gpu"])
+    fabric(spec, source)
     document = {
         "name": spec.name,
         "core": {
             "servers": spec.servers,
             "gpus_per_server": spec.gpus_per_server,
             "ranks_per_server": work.ranks_per_server,
-            "gpu": spec.gpu,
-            "gpu_memory_bytes": memory_bytes,
+            "gpu": first["gpu"],
+            "gpu_memory_bytes": first["gpu_memory_bytes"],
+            "server_groups": [{key: group[key] for key in _OF_CORE} for group in groups] if len(groups) > 1 else None,
             "host_cost": spec.host_cost,
             "time_sync": spec.time_sync,
             "steps": spec.steps,
@@ -104,12 +114,13 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
             "devices": spec.gpus_per_server,
             "ranks": work.ranks_per_server,
             "world": spec.world,
-            "gpu": spec.gpu,
+            "gpu": first["gpu"],
+            "groups": [{key: group[key] for key in _OF_SERVER} for group in groups] if len(groups) > 1 else None,
             "conf": {
                 "mode": "core",
                 "host_cost": spec.host_cost,
                 "devices": str(spec.gpus_per_server),
-                **gpu.server_conf(memory_bytes=memory_bytes, context_bytes=context_bytes),
+                **first["conf"],
                 "payload_limit": str(network.nccl.payload_bytes),
                 "nccl.kernel_bytes": str(network.nccl.kernel_bytes),
                 "nccl.comm_bytes": str(network.nccl.communicator_bytes),
@@ -127,16 +138,38 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
     return Plan(spec, document)
 
 
-def fabric(spec: Spec, gpu: Gpu, source: str) -> tuple[Settings, Topology]:
+def _groups(spec: Spec, source: str) -> Iterator[dict[str, Any]]:
+    """What differs between groups of servers: the GPU, and the settings of the shims that follow from it."""
+    groups = spec.server_groups or (ServerGroup("", spec.servers, spec.gpu, spec.gpu_memory_bytes, spec.context_bytes),)
+    for index, group in enumerate(groups):
+        where = f"spec.serverGroups.{index}.gpu" if spec.server_groups else "spec.gpu"
+        gpu = gpu_of(group.gpu, f"{where}.model", source)
+        memory_bytes = group.gpu_memory_bytes or gpu.memory_bytes
+        context_bytes = group.context_bytes if group.context_bytes is not None else gpu.context_bytes
+        if context_bytes >= memory_bytes:
+            context = f"the context of a process ({format_bytes(context_bytes)})"
+            message = f"{format_bytes(memory_bytes)} does not hold {context}; see {where}.contextMemory"
+            raise SpecError(source, [Problem(f"{where}.memory", message)])
+        yield {
+            "servers": group.servers,
+            "gpu": gpu.key,
+            "gpu_memory_bytes": memory_bytes,
+            "conf": gpu.server_conf(memory_bytes=memory_bytes, context_bytes=context_bytes),
+        }
+
+
+def fabric(spec: Spec, source: str) -> tuple[Settings, Topology]:
     """The fabric of a spec, as the core will build it. Raises :class:`SpecError`."""
     network = spec.network
+    gpus = [catalogue.gpu(group["gpu"]) for group in _groups(spec, source) for _ in range(group["servers"])]
     try:
         settings = parse_fabric(
             network.topology,
-            gpu=gpu,
+            gpu=gpus[0],
+            gpus=gpus,
             servers=spec.servers,
             gpus_per_server=spec.gpus_per_server,
-            inter_bytes_per_s=network.inter_bytes_per_s or gpu.nic_bytes_per_s,
+            inter_bytes_per_s=network.inter_bytes_per_s or gpus[0].nic_bytes_per_s,
             inter_latency_ns=network.inter_latency_ns,
             intra_bytes_per_s=network.intra_bytes_per_s,
         )
@@ -153,14 +186,12 @@ def catalogue_lines() -> Iterator[str]:
         yield f"{name:<16} {format_bytes(gpu.memory_bytes):>9}  sm_{gpu.cc.replace('.', '')}  {gpu.name}"
 
 
-def gpu_of(spec: Spec, source: str) -> Gpu:
-    """The catalogue's entry of the spec's GPU. Raises :class:`SpecError`."""
+def gpu_of(name: str, where: str, source: str) -> Gpu:
+    """The catalogue's entry of a GPU that the spec's field ``where`` names. Raises :class:`SpecError`."""
     names = list(catalogue.names())
-    if spec.gpu not in names:
-        close = difflib.get_close_matches(spec.gpu, names, n=1)
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        problem = Problem(
-            "spec.gpu.model", f"{spec.gpu!r} is not in the GPU catalogue; {hint}allowed: {', '.join(names)}"
-        )
+        problem = Problem(where, f"{name!r} is not in the GPU catalogue; {hint}allowed: {', '.join(names)}")
         raise SpecError(source, [problem])
-    return catalogue.gpu(spec.gpu)
+    return catalogue.gpu(name)

@@ -128,6 +128,12 @@ class Spec:
     ttl_s: int = 3600  #: how long the object stays after the end of the run
 
     @property
+    def hardware(self) -> str:
+        """``2 servers x 8 h100-sxm``; of mixed generations all models, in the servers' order."""
+        models = dict.fromkeys(group.gpu for group in self.server_groups) or [self.gpu]
+        return f"{self.servers} server{'s' if self.servers > 1 else ''} x {self.gpus_per_server} {'/'.join(models)}"
+
+    @property
     def world(self) -> int:
         """Ranks over all servers."""
         return self.servers * self.workload.ranks_per_server

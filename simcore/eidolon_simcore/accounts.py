@@ -16,7 +16,7 @@ rank, least for a straggler.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -285,8 +285,8 @@ def flops(ledger: Ledger) -> float:
     return float(ledger.working("flops").sum())
 
 
-def mfu(flops_: float, time_ns: int, devices: int, gpu: Gpu) -> float | None:
+def mfu(flops_: float, time_ns: int, gpus: Iterable[Gpu]) -> float | None:
     """Share of the devices' matrix peak for half-precision types that ``flops_`` in ``time_ns`` is. As executed:
     recomputation counts. None where there is nothing to divide by."""
-    peak = gpu.peak_flops("bf16") * devices * time_ns / 1e9
+    peak = sum(gpu.peak_flops("bf16") for gpu in gpus) * time_ns / 1e9
     return flops_ / peak if peak > 0 else None

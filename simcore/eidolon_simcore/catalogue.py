@@ -67,6 +67,14 @@ class Gpu:
         return conf
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """A GPU as a server of the run holds it: its memory may differ from the model's own."""
+
+    gpu: Gpu
+    memory_bytes: int
+
+
 _WIDER = {"fp4": ("fp8", "fp16"), "fp8": ("fp16",), "int8": ("fp16",), "bf16": ("fp16",), "tf32": ("fp32_simt",)}
 _CONF = (
     *("name", "cc", "sm_count", "memory_bytes", "context_bytes", "clock_khz", "memory_clock_khz", "memory_bus_bits"),

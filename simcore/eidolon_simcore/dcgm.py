@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eidolon_simcore.accounts import Ledger
+from eidolon_simcore.catalogue import DeviceModel
 from eidolon_simcore.network import Link, Port
 from eidolon_simcore.snapshot import Snapshot
 
@@ -65,7 +66,7 @@ class Gauge:
 
 def gauges(s: Snapshot) -> dict[Port, Gauge]:
     """Every device of the run."""
-    found = {Port(server, device): Gauge() for server in range(s.servers) for device in range(s.gpus_per_server)}
+    found = {Port(server, device): Gauge() for server in range(len(s.devices)) for device in range(s.gpus_per_server)}
     wire = _nvlink(s.links, s.last)
     step_s = s.progress.step["time_ns"] / 1e9 if s.progress.step else 0.0
     energy = _energy_j(s)
@@ -85,8 +86,9 @@ def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
     window = ledger.column("window").clip(1).astype(np.float64)
     compute, communication = ledger.column("compute") / window, ledger.column("communication") / window
     tensor = ledger.working("tensor_ns") / window
-    dram = ledger.working("memory_bytes") / (window * s.gpu.bandwidth_bytes_per_s / 1e9)
-    collective = min(1.0, COLLECTIVE_SMS / s.gpu.sm_count)
+    gpus = [s.model(port).gpu for port in ledger.ports]
+    dram = ledger.working("memory_bytes") / (window * np.array([gpu.bandwidth_bytes_per_s / 1e9 for gpu in gpus]))
+    collective = np.array([min(1.0, COLLECTIVE_SMS / gpu.sm_count) for gpu in gpus])
     columns = np.stack([compute + communication, compute + communication * collective, tensor, dram])
     copies = np.stack([ledger.working("to_device_bytes"), ledger.working("from_device_bytes")]) * 1e9 / window
     out: dict[Port, tuple[float, ...]] = {}
@@ -98,9 +100,9 @@ def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
 
 
 def _energy_j(s: Snapshot) -> dict[Port, float]:
-    limit_w, time_s = s.gpu.power_limit_mw / 1e3, s.progress.totals.time_ns / 1e9
+    time_s = s.progress.totals.time_ns / 1e9
     return {
-        port: limit_w * time_s * (IDLE_POWER + (1 - IDLE_POWER) * _load(*shares[1:4]))
+        port: s.model(port).gpu.power_limit_mw / 1e3 * time_s * (IDLE_POWER + (1 - IDLE_POWER) * _load(*shares[1:4]))
         for port, shares in _shares(s, s.total).items()
     }
 
@@ -125,22 +127,22 @@ class Field:
 
     kind: str
     help: str
-    value: Callable[[Gauge, Snapshot], float]
+    value: Callable[[Gauge, DeviceModel], float]
 
 
 _GAUGE, _COUNTER = "gauge", "counter"
 
 #: The page, in dcgm-exporter's order of groups.
 FIELDS: Mapping[str, Field] = {
-    "DCGM_FI_DEV_SM_CLOCK": Field(_GAUGE, "SM clock frequency (in MHz).", lambda _, s: s.gpu.clock_khz / 1e3),
-    "DCGM_FI_DEV_MEM_CLOCK": Field(_GAUGE, "Memory clock (in MHz).", lambda _, s: s.gpu.memory_clock_khz / 1e3),
+    "DCGM_FI_DEV_SM_CLOCK": Field(_GAUGE, "SM clock frequency (in MHz).", lambda _, d: d.gpu.clock_khz / 1e3),
+    "DCGM_FI_DEV_MEM_CLOCK": Field(_GAUGE, "Memory clock (in MHz).", lambda _, d: d.gpu.memory_clock_khz / 1e3),
     "DCGM_FI_DEV_GPU_TEMP": Field(
         _GAUGE,
         "GPU temperature (in C).",
         lambda g, _: TEMPERATURES_C[0] + g.power * (TEMPERATURES_C[1] - TEMPERATURES_C[0]),
     ),
     "DCGM_FI_DEV_POWER_USAGE": Field(
-        _GAUGE, "Power draw (in W), a stated model.", lambda g, s: g.power * s.gpu.power_limit_mw / 1e3
+        _GAUGE, "Power draw (in W), a stated model.", lambda g, d: g.power * d.gpu.power_limit_mw / 1e3
     ),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Field(
         _COUNTER, "Energy (in mJ) of the final steps but the first, in virtual time.", lambda g, _: g.energy_j * 1e3
@@ -155,7 +157,7 @@ FIELDS: Mapping[str, Field] = {
         _GAUGE, "Value of the last XID error encountered; none is simulated.", lambda *_: 0
     ),
     "DCGM_FI_DEV_FB_FREE": Field(
-        _GAUGE, "Framebuffer memory free (in MiB).", lambda g, s: (s.memory_bytes - g.used_bytes) // _MIB
+        _GAUGE, "Framebuffer memory free (in MiB).", lambda g, d: (d.memory_bytes - g.used_bytes) // _MIB
     ),
     "DCGM_FI_DEV_FB_USED": Field(_GAUGE, "Framebuffer memory used (in MiB).", lambda g, _: g.used_bytes // _MIB),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": Field(
@@ -194,7 +196,7 @@ def page(snapshot: Snapshot, namespace: str | None = None) -> bytes:
     for name, field in FIELDS.items():
         lines.append(f"# HELP {name} {field.help}\n# TYPE {name} {field.kind}\n")
         for port, gauge in devices.items():
-            lines.append(f"{name}{labels[port]} {field.value(gauge, snapshot):.12g}\n")
+            lines.append(f"{name}{labels[port]} {field.value(gauge, snapshot.model(port)):.12g}\n")
     return "".join(lines).encode()
 
 
@@ -207,7 +209,7 @@ def _labels(s: Snapshot, port: Port, namespace: str | None) -> str:
         "UUID": f"GPU-{identity}",
         "pci_bus_id": f"00000000:{0x10 + port.device:02X}:00.0",
         "device": f"nvidia{port.device}",
-        "modelName": s.gpu.name,
+        "modelName": s.model(port).gpu.name,
         "Hostname": host,
         "hostname": host,
         "DCGM_FI_DRIVER_VERSION": DRIVER,

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -251,7 +252,8 @@ def _one(value: float | None) -> _Rows:
 
 def _run_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     step, totals = s.progress.step or {}, s.progress.totals
-    yield "eidolon_run", [((s.gpu.key, str(s.servers)), 1.0)]
+    servers = Counter(device.gpu.key for device in s.devices)
+    yield "eidolon_run", [((gpu, str(count)), 1.0) for gpu, count in servers.items()]
     yield "eidolon_run_state", [((state,), float(state == s.state)) for state in STATES]
     yield "eidolon_ranks", [((state,), count) for state, count in s.ranks.items()]
     yield "eidolon_steps", _one(s.progress.count)
@@ -266,8 +268,8 @@ def _run_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     yield "eidolon_step_last_samples_per_second", _one(step.get("samples_per_s"))
     yield "eidolon_step_last_flops_per_second", _one(step["flops"] * 1e9 / step["time_ns"] if step else None)
     yield "eidolon_mfu_ratio", _one(step.get("mfu"))
-    devices = len(set(s.last.ports))
-    yield "eidolon_peak_flops_per_second", _one(s.gpu.peak_flops("bf16") * devices if devices else None)
+    peak = sum(s.model(port).gpu.peak_flops("bf16") for port in set(s.last.ports))
+    yield "eidolon_peak_flops_per_second", _one(peak or None)
     if len(s.last.times):
         window = float(s.last.column("window").mean()) or 1.0
         shares_ = [((name,), float(s.last.column(name).mean()) / window) for name in SPLIT]
@@ -292,7 +294,10 @@ def _device_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     yield "eidolon_device_memory_allocated_bytes", _by_port(s.progress.allocated_bytes)
     yield "eidolon_device_memory_step_peak_bytes", _by_port(s.progress.step_peak_bytes)
     yield "eidolon_device_memory_peak_bytes", _by_port(s.progress.peak_bytes)
-    yield "eidolon_device_memory_capacity_bytes", _by_port(dict.fromkeys(s.progress.peak_bytes, s.memory_bytes))
+    yield (
+        "eidolon_device_memory_capacity_bytes",
+        _by_port({port: s.model(port).memory_bytes for port in s.progress.peak_bytes}),
+    )
     yield "eidolon_device_out_of_memory", _by_port({**dict.fromkeys(s.progress.peak_bytes, 0), **s.out_of_memory})
 
 

@@ -80,7 +80,8 @@ def exchange(
         joined = _encoded(data.ravel(), known.ravel())
         return [joined if op == "all_gather" or member == root else None for member in range(size)]
     if op == "all_to_all":
-        data, known = (each.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1) for each in (data, known))
+        data = data.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1)
+        known = known.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1)
         return [_encoded(d, k) for d, k in zip(data, known, strict=True)]
     total, of_total = _reduced(data, known, dtype, redop, scales)
     if op == "reduce_scatter":

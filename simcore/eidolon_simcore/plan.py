@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eidolon_simcore import catalogue
-from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.catalogue import DeviceModel, Gpu
 from eidolon_simcore.fabric import settings as fabric
 
 
@@ -24,8 +25,7 @@ class Plan:
     servers: int
     gpus_per_server: int
     ranks_per_server: int
-    gpu: Gpu
-    gpu_memory_bytes: int
+    devices: tuple[DeviceModel, ...]  #: by server: what each of its GPUs is
     host_cost: str
     time_sync: str
     steps: int | None
@@ -46,6 +46,11 @@ class Plan:
     left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
 
+    @property
+    def gpu(self) -> Gpu:
+        """That of the first server: what stands for the whole where only one can."""
+        return self.devices[0].gpu
+
 
 def read(path: Path) -> Plan:
     """The plan in a file."""
@@ -62,28 +67,14 @@ def read(path: Path) -> Plan:
 
 def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
     """The plan in the document's section ``core``."""
-    try:
-        gpu = catalogue.gpu(_get(core, "gpu", str))
-    except ValueError as error:
-        raise PlanError(f"core.gpu: {error}") from error
-    extra = {
-        name: float(core[name])
-        for name in (
-            "time_limit_s",
-            "stuck_timeout_s",
-            "missing_virtual_s",
-            "idle_timeout_s",
-            "left_timeout_s",
-            "reconnect_timeout_s",
-        )
-        if core.get(name) is not None
-    }
+    servers = _positive(core, "servers")
+    devices = tuple(_devices(core, servers))
+    extra = {name: float(core[name]) for name in _LIMITS if core.get(name) is not None}
     return Plan(
-        servers=_positive(core, "servers"),
+        servers=servers,
         gpus_per_server=_positive(core, "gpus_per_server"),
         ranks_per_server=_positive(core, "ranks_per_server"),
-        gpu=gpu,
-        gpu_memory_bytes=_positive(core, "gpu_memory_bytes", gpu.memory_bytes),
+        devices=devices,
         host_cost=_choice(core, "host_cost", ("table", "measured")),
         time_sync=_choice(core, "time_sync", ("conservative", "optimistic")),
         steps=_positive(core, "steps") if core.get("steps") is not None else None,
@@ -91,7 +82,7 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         samples_per_step=_positive(core, "samples_per_step") if core.get("samples_per_step") is not None else None,
         strict=bool(core.get("strict", False)),
         unknown_limit=float(core.get("unknown_limit", 1.0)),
-        network=_network(core, gpu),
+        network=_network(core, [device.gpu for device in devices]),
         startup_timeout_s=float(core.get("startup_timeout_s", 300)),
         token=_get(core, "token", str, ""),
         recording_limit_bytes=_recording(core),
@@ -107,21 +98,36 @@ _LIMITS = (
 )
 
 
+def _devices(core: Mapping[str, Any], servers: int) -> Iterator[DeviceModel]:
+    """By server. ``core.server_groups`` tells apart what ``core.gpu`` does not say of all."""
+    groups = core.get("server_groups") or [{**core, "servers": servers}]
+    if sum(_positive(group, "servers") for group in groups) != servers:
+        raise PlanError(f"core.server_groups: their servers are not {servers}")
+    for group in groups:
+        try:
+            gpu = catalogue.gpu(_get(group, "gpu", str))
+        except ValueError as error:
+            raise PlanError(f"core.gpu: {error}") from error
+        memory_bytes = _positive(group, "gpu_memory_bytes", gpu.memory_bytes)
+        yield from itertools.repeat(DeviceModel(gpu, memory_bytes), group["servers"])
+
+
 def _recording(core: Mapping[str, Any]) -> int | None:
     if core.get("recording") is None:
         return None
     return _positive(_get(core, "recording", dict), "limit_bytes")
 
 
-def _network(core: Mapping[str, Any], gpu: Gpu) -> fabric.Settings:
+def _network(core: Mapping[str, Any], gpus: Sequence[Gpu]) -> fabric.Settings:
     section = _get(core, "network", dict)
     try:
         return fabric.parse(
             section.get("topology"),
-            gpu=gpu,
-            servers=_positive(core, "servers"),
+            gpu=gpus[0],
+            gpus=gpus,
+            servers=len(gpus),
             gpus_per_server=_positive(core, "gpus_per_server"),
-            inter_bytes_per_s=_positive(section, "inter_bytes_per_s", gpu.nic_bytes_per_s),
+            inter_bytes_per_s=_positive(section, "inter_bytes_per_s", gpus[0].nic_bytes_per_s),
             inter_latency_ns=_get(section, "inter_latency_ns", int, 2_000),
             intra_bytes_per_s=section.get("intra_bytes_per_s"),
         )

@@ -31,6 +31,7 @@ class Report:
         work = flops(ledger)
         tokens = step.reports.get("tokens", self._plan.tokens_per_step)
         samples = step.reports.get("samples", self._plan.samples_per_step)
+        gpus = (self._plan.devices[port.server].gpu for port in set(ledger.ports))
         entry = {
             "index": step.index,
             "name": step.name,
@@ -41,7 +42,7 @@ class Report:
             "tokens_per_s": _rate(tokens, step.time_ns),
             "samples_per_s": _rate(samples, step.time_ns),
             "flops": work,
-            "mfu": mfu(work, step.time_ns, len(set(ledger.ports)), self._plan.gpu),
+            "mfu": mfu(work, step.time_ns, gpus),
             "split": ledger.split(),
             "peak_bytes": {device(port): peak for port, peak in step.peak_bytes.items()},
         }
@@ -78,7 +79,7 @@ class Report:
                     "step": refusal.step,
                     "requested_bytes": refusal.requested_bytes,
                     "allocated_bytes": refusal.allocated_bytes,
-                    "capacity_bytes": self._plan.gpu_memory_bytes,
+                    "capacity_bytes": self._plan.devices[refusal.port.server].memory_bytes,
                 }
                 for refusal in memory.refusals
             ],

@@ -77,10 +77,11 @@ class Simulation:
         self._sinks = Sinks((self.accounts, *made) if account else made)
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
-        costs = CostModel(plan.gpu)
         measured = plan.host_cost == "measured"
-        parts = (engine, costs, self._collectives, self._memory, self._steps, self._labels, self._tally)
-        self._world = World(*parts, measured, plan.gpu, self._sinks)
+        shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured)
+        gpus = {device.gpu.key: device.gpu for device in plan.devices}
+        worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
+        self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server
         self._known_ranks: set[int] = set()
         self._expected_world = 1
         self._replies: dict[tuple[int, int], list[pb.Reply]] = {}
@@ -114,8 +115,9 @@ class Simulation:
             raise RejectedError("ALREADY_EXISTS", f"server {hello.server} is connected already")
         if server.exit_code is not None:
             raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has said goodbye")
-        if hello.devices != self.plan.gpus_per_server or hello.gpu != self.plan.gpu.key:
-            theirs, ours = f"{hello.devices} x {hello.gpu}", f"{self.plan.gpus_per_server} x {self.plan.gpu.key}"
+        theirs = f"{hello.devices} x {hello.gpu}"
+        ours = f"{self.plan.gpus_per_server} x {self.plan.devices[server.index].gpu.key}"
+        if theirs != ours:
             raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has {theirs}, the run has {ours}")
         server.send, server.lost_at, server.said_hello = send, None, True
         self._active_at = now
@@ -206,7 +208,7 @@ class Simulation:
         def reply(seq: int, thread: int, clock: int, value: int) -> None:
             self._replies.setdefault(key, []).append(pb.Reply(seq=seq, thread=thread, clock_ns=clock, value=value))
 
-        session = Session(self._world, rank, server.index, joined.session, reply)
+        session = Session(self._worlds[server.index], rank, server.index, joined.session, reply)
         server.sessions[joined.session] = self._sessions[rank] = session
         self._joined_at = self._joined_at or now
 
@@ -490,9 +492,7 @@ class Simulation:
         left = sum(session.left for session in self._sessions.values())
         return Snapshot(
             run=self.plan.name,
-            gpu=self.plan.gpu,
-            memory_bytes=self.plan.gpu_memory_bytes,
-            servers=self.plan.servers,
+            devices=self.plan.devices,
             gpus_per_server=self.plan.gpus_per_server,
             state=self.state or ("Running" if self._sessions else "Waiting"),
             ranks={"expected": self._expected_world, "joined": len(self._sessions), "left": left},
@@ -585,7 +585,7 @@ class Simulation:
             "engine": self._engine.counters(),
             "virtual_ns": max([self._virtual_ns, *clocks]),
             "wall_s": round(now - self._began, 3),
-            "capacity_bytes": self.plan.gpu_memory_bytes,
+            "capacity_bytes": self.plan.devices[0].memory_bytes,
             **self.accounts.summary(),
         }
         spent = (one for rank in sorted(self._sessions) for one in self._sessions[rank].spent())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eidolon_simcore.accounts import Ledger, empty_ledger
-from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.catalogue import DeviceModel
 from eidolon_simcore.network import Link, Port
 from eidolon_simcore.steps import STARTUP, Step
 
@@ -80,9 +80,7 @@ class Snapshot:
     """See the module's docstring."""
 
     run: str
-    gpu: Gpu
-    memory_bytes: int  #: capacity of a device
-    servers: int
+    devices: tuple[DeviceModel, ...]  #: by server: what each of its GPUs is
     gpus_per_server: int
     state: str = "Waiting"  #: Waiting, Running, Succeeded, Failed
     ranks: Mapping[str, int] = field(default_factory=dict)  #: expected, joined, left
@@ -98,3 +96,7 @@ class Snapshot:
     engine: Mapping[str, int] = field(default_factory=dict)  #: the engine's counters
     horizon_ns: int = 0
     wall_s: float = 0.0
+
+    def model(self, port: Port) -> DeviceModel:
+        """What a device is."""
+        return self.devices[port.server]

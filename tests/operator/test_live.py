@@ -27,7 +27,7 @@ def step(index: int, time_ms: float = 100.0, devices: int = 2, **more: Any) -> d
 
 
 def view(total: int | None = 10) -> LiveView:
-    return LiveView("demo on 1 server x 2 h100-sxm", total, 80 * GIB, now=0.0)
+    return LiveView("demo on 1 server x 2 h100-sxm", total, 16 * [80 * GIB], now=0.0)
 
 
 def shown(live: LiveView, now: float, width: int = 100) -> list[str]:

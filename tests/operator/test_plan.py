@@ -41,6 +41,7 @@ def test_the_whole_plan() -> None:
             "ranks_per_server": 2,
             "gpu": "h100-sxm",
             "gpu_memory_bytes": 8 * 2**30,
+            "server_groups": None,
             "host_cost": "table",
             "time_sync": "conservative",
             "steps": 7,
@@ -67,6 +68,7 @@ def test_the_whole_plan() -> None:
             "ranks": 2,
             "world": 4,
             "gpu": "h100-sxm",
+            "groups": None,
             "conf": {
                 "mode": "core",
                 "host_cost": "table",
@@ -157,12 +159,31 @@ def test_an_unknown_gpu_is_named_with_what_is_allowed() -> None:
     )
 
 
-def test_groups_with_another_gpu_are_refused_and_equal_ones_are_fine() -> None:
-    planning.build(make(servers=2, serverGroups=[{"name": "all", "servers": 2}]), source="test")
-    with pytest.raises(SpecError, match=r"spec.serverGroups: groups of servers with another GPU than spec.gpu are not"):
-        planning.build(
-            make(servers=2, serverGroups=[{"name": "old", "servers": 2, "gpu": {"model": "a100-sxm"}}]), source="test"
-        )
+def test_groups_of_servers_have_the_gpus_that_they_name() -> None:
+    groups = [{"name": "new", "servers": 1}, {"name": "old", "servers": 2, "gpu": {"model": "a100-40gb-sxm"}}]
+    document = planning.build(make(servers=3, serverGroups=groups), source="test").document
+    new, old = catalogue.gpu("h100-sxm"), catalogue.gpu("a100-40gb-sxm")
+    assert document["core"]["server_groups"] == [
+        {"servers": 1, "gpu": "h100-sxm", "gpu_memory_bytes": new.memory_bytes},
+        {"servers": 2, "gpu": "a100-40gb-sxm", "gpu_memory_bytes": old.memory_bytes},
+    ]
+    assert [group["conf"]["gpu.name"] for group in document["server"]["groups"]] == [new.name, old.name]
+    assert planning.capacities(document["core"]) == [new.memory_bytes, old.memory_bytes, old.memory_bytes]
+
+
+def test_one_group_of_all_servers_is_as_none() -> None:
+    document = planning.build(make(servers=2, serverGroups=[{"name": "all", "servers": 2}]), source="test").document
+    assert document["core"]["server_groups"] is None
+    assert document["server"]["groups"] is None
+
+
+def test_what_is_wrong_in_a_group_is_named_there() -> None:
+    groups = [{"name": "new", "servers": 1}, {"name": "old", "servers": 1, "gpu": {"model": "a100-smx"}}]
+    with pytest.raises(SpecError, match=r"spec.serverGroups.1.gpu.model: 'a100-smx' is not in the GPU catalogue; did"):
+        planning.build(make(servers=2, serverGroups=groups), source="test")
+    groups[1]["gpu"] = {"memory": "256MiB"}
+    with pytest.raises(SpecError, match=r"spec.serverGroups.1.gpu.memory: 256 MiB does not hold the context"):
+        planning.build(make(servers=2, serverGroups=groups), source="test")
 
 
 def test_memory_must_hold_a_context() -> None:

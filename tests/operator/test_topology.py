@@ -39,7 +39,7 @@ def test_the_plan_carries_the_topology_and_what_the_spec_says_goes_before_a_pres
     spec = make(interServer={"bandwidth": "200Gb/s"}, topology={"preset": "dgx-h100", "spines": 4})
     network = planning.build(spec, source="test").document["core"]["network"]
     assert network["topology"] == {"preset": "dgx-h100", "spines": 4, "nic_bytes_per_s": 25 * 10**9}
-    settings, fabric = planning.fabric(spec, planning.gpu_of(spec, "test"), "test")
+    settings, fabric = planning.fabric(spec, "test")
     assert (settings.type, settings.nic_bytes_per_s) == ("rail", 25 * 10**9)
     assert fabric.vertex("spine3") is not None
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eidolon_simcore import dcgm, metrics
 from eidolon_simcore.accounts import TIMES, KindTotal, Ledger
-from eidolon_simcore.catalogue import gpu
+from eidolon_simcore.catalogue import DeviceModel, gpu
 from eidolon_simcore.network import Link, Port
 from eidolon_simcore.snapshot import Progress, Snapshot
 from eidolon_simcore.steps import Step
@@ -69,7 +69,7 @@ def snapshot(servers: int = 1, gpus: int = 2, **changes: object) -> Snapshot:
     )
     engine = {"operations": 10, "spans": 9, "flows": 3, "rollback_depth_ns_sum": 2_000_000_000, "horizon_lag_ns": 5}
     return replace(
-        Snapshot("demo", H100, 80 << 30, servers, gpus),
+        Snapshot("demo", (DeviceModel(H100, 80 << 30),) * servers, gpus),
         **{
             "state": "Running",
             "ranks": {"expected": len(one.ports), "joined": len(one.ports), "left": 0},
@@ -128,7 +128,7 @@ def test_values_come_from_the_snapshot() -> None:
 
 def test_the_page_is_what_the_library_makes_of_the_collector() -> None:
     names = {'a "quoted" %s\\ name\n': 3, "100 %": 1}
-    for shown in (snapshot(unmodelled=names, run='of "me" 5 %'), Snapshot("demo", H100, 80 << 30, 1, 2)):
+    for shown in (snapshot(unmodelled=names, run='of "me" 5 %'), Snapshot("demo", (DeviceModel(H100, 80 << 30),), 2)):
         registry = CollectorRegistry()
         registry.register(metrics.RunCollector(lambda shown=shown: shown))
         assert metrics.page(shown) == generate_latest(registry)
@@ -148,7 +148,7 @@ def test_the_histogram_holds_every_step_but_the_first() -> None:
 
 
 def test_a_run_without_steps_has_counters_at_zero() -> None:
-    page = metrics.page(Snapshot("demo", H100, 80 << 30, 1, 2))
+    page = metrics.page(Snapshot("demo", (DeviceModel(H100, 80 << 30),), 2))
     assert value(page, "eidolon_tokens_total") == 0
     assert value(page, "eidolon_virtual_seconds_total") == 0
     assert ("eidolon_mfu_ratio", frozenset()) not in samples(page)
@@ -243,9 +243,22 @@ def test_dcgm_knows_nvlinks_by_the_names_of_a_topology() -> None:
 
 
 def test_dcgm_shows_devices_that_no_rank_uses_as_idle() -> None:
-    idle = dcgm_values(dcgm.page(Snapshot("demo", H100, 80 << 30, 1, 2)))
+    idle = dcgm_values(dcgm.page(Snapshot("demo", (DeviceModel(H100, 80 << 30),), 2)))
     assert idle["DCGM_FI_DEV_GPU_UTIL"] == 0
     assert idle["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx(0.12 * 700)
+
+
+def test_pages_tell_servers_of_other_gpus_apart() -> None:
+    mixed = snapshot(
+        servers=2, gpus=1, devices=(DeviceModel(H100, 80 << 30), DeviceModel(gpu("a100-40gb-sxm"), 40 << 30))
+    )
+    page = metrics.page(mixed)
+    assert value(page, "eidolon_run", gpu="a100-40gb-sxm", servers="1") == 1
+    assert value(page, "eidolon_run", gpu="h100-sxm", servers="1") == 1
+    assert value(page, "eidolon_device_memory_capacity_bytes", server="1", device="0") == 40 << 30
+    assert value(page, "eidolon_peak_flops_per_second") == pytest.approx(989.4e12 + 312e12)
+    family = next(iter(text_string_to_metric_families(dcgm.page(mixed).decode())))
+    assert [sample.labels["modelName"] for sample in family.samples] == [H100.name, gpu("a100-40gb-sxm").name]
 
 
 def test_dcgm_labels_are_the_exporters_with_the_pod_where_there_is_one() -> None:

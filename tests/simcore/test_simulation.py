@@ -13,8 +13,10 @@ from fakes import AUTOGRAD, BLOCKING, FOREGROUND, IN_GRAPH, MORE, FakeRank, plan
 
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore import hostcost
+from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.costs import LAUNCH_GAP_NS
 from eidolon_simcore.engine.native import NativeEngine
+from eidolon_simcore.plan import PlanError
 from eidolon_simcore.records import Kind
 from eidolon_simcore.report import Report
 from eidolon_simcore.server import RejectedError
@@ -33,7 +35,9 @@ class Run:
         self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
         for server, box in self.sent.items():
             self.simulation.hello(
-                pb.Hello(protocol=1, server=server, devices=p.gpus_per_server, gpu="h100-sxm", token="secret"),
+                pb.Hello(
+                    protocol=1, server=server, devices=p.gpus_per_server, gpu=p.devices[server].gpu.key, token="secret"
+                ),
                 box.append,
                 0.0,
             )
@@ -134,6 +138,32 @@ def test_copies_cost_by_their_bytes(run: Run) -> None:
     first, second = run.replies()[1, seq - 2][0], run.replies()[1, seq][0]
     assert first == 1_200 + LAUNCH_GAP_NS
     assert second - first == pytest.approx(24_600 + 1_200 + LAUNCH_GAP_NS, rel=0.1)
+
+
+def test_servers_of_other_gpus_go_at_their_own_speed(tmp_path: Path) -> None:
+    groups = [
+        {"servers": 1, "gpu": "h100-sxm", "gpu_memory_bytes": 80 << 30},
+        {"servers": 1, "gpu": "a100-40gb-sxm", "gpu_memory_bytes": 40 << 30},
+    ]
+    run = Run(tmp_path, servers=2, ranks_per_server=1, server_groups=groups)
+    ranks = [FakeRank(1), FakeRank(1)]
+    seqs = []
+    for number, rank in enumerate(ranks):
+        run.join(1, number, 2, number)
+        rank.kernel(1 << 30)
+        seqs.append(rank.write(Kind.SYNC_STREAM, flags=FOREGROUND | BLOCKING))
+    for number, rank in enumerate(ranks):
+        run.batch(rank, number)
+    took = [run.replies(number)[1, seq][0] for number, seq in enumerate(seqs)]
+    ratio = gpu("h100-sxm").bandwidth_bytes_per_s / gpu("a100-40gb-sxm").bandwidth_bytes_per_s
+    assert took[1] / took[0] == pytest.approx(ratio, rel=0.05)  # launches have a floor
+    shown = run.simulation.snapshot(0.0)
+    assert [device.memory_bytes >> 30 for device in shown.devices] == [80, 40]
+
+
+def test_groups_make_up_all_servers() -> None:
+    with pytest.raises(PlanError, match=r"core.server_groups: their servers are not 3"):
+        plan(servers=3, server_groups=[{"servers": 2, "gpu": "h100-sxm"}])
 
 
 def test_events_are_queried_and_timed_in_virtual_time(run: Run) -> None:

@@ -3,8 +3,8 @@
 busy.py [--seconds S] [--burst N] [--exit CODE]
 
 It works in small portions until S seconds of real time are over or the file /tmp/enough is there; the last line says
-how many operations there were. With --burst it sleeps instead; then come N operations in one go, and the end, without
-another word to the GPU.
+how many operations there were. With --burst it sleeps instead, and for ten seconds more; then come N operations in one
+go, and the end, without another word to the GPU.
 """
 
 import argparse
@@ -36,6 +36,7 @@ def main() -> int:
             count += 10
             must(cuda.cudaStreamSynchronize(stream))
         time.sleep(0.05)
+    time.sleep(10 if options.burst else 0)  # time for a test to do something about its agent
     for _ in range(options.burst):
         must(cuda.cudaMemsetAsync(memory, 0, ctypes.c_size_t(SIZE), stream))
     print(f"{count + options.burst} operations", flush=True)

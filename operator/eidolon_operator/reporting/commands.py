@@ -78,7 +78,7 @@ def figures(run: Run) -> dict[str, Any]:
         "mfu": run.median("mfu"),
         "split": run.split(),
         "peak_bytes": run.peaks(),
-        "capacity_bytes": run.capacity_bytes,
+        "capacity_bytes": {device: run.capacity_bytes(device) for device in run.peaks()},
         "configuration": tables.flat(run.core),
         "summary": run.summary,
     }

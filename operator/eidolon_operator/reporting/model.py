@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from eidolon_operator.plan import capacities
+
 STARTUP: Final = "startup"
 #: Parts of a step, in the order in which they are shown. They add up to the step.
 PARTS: Final = (
@@ -54,13 +56,13 @@ class Run:
     def cluster(self) -> str:
         """``2 servers x 8 h100-sxm``."""
         servers = self.core.get("servers", 1)
-        gpu = self.core.get("gpu") or self.summary.get("gpu", "GPU")
+        groups = self.core.get("server_groups") or [self.core]
+        gpu = "/".join(dict.fromkeys(group.get("gpu", "GPU") for group in groups))
         return f"{servers} server{'s' if servers != 1 else ''} x {self.core.get('gpus_per_server', 1)} {gpu}"
 
-    @property
-    def capacity_bytes(self) -> int:
-        """Memory of a device."""
-        return int(self.core.get("gpu_memory_bytes", 0))
+    def capacity_bytes(self, device: str) -> int:
+        """Memory of a device, ``server/device``; 0 if the plan is not there."""
+        return capacities(self.core)[int(device.partition("/")[0])] if self.core else 0
 
     @property
     def steps(self) -> Sequence[Mapping[str, Any]]:

@@ -134,10 +134,10 @@ def _memory(run: Run) -> str:
         fullest = sorted(peaks, key=lambda device: -peaks[device])[:MOST_DEVICES]
         shown = {device: peaks[device] for device in fullest}
         note += f" The {MOST_DEVICES} fullest of {len(peaks)}."
-    capacity = run.capacity_bytes
-    rows = [
-        Bar(device, peak, capacity, 5 if capacity and peak > 0.95 * capacity else 0) for device, peak in shown.items()
-    ]
+    rows = []
+    for device, peak in shown.items():
+        capacity = run.capacity_bytes(device)
+        rows.append(Bar(device, peak, capacity, 5 if capacity and peak > 0.95 * capacity else 0))
     return _section("Memory", note, charts.bars(rows, format_bytes, title="peak memory by device"))
 
 

@@ -44,11 +44,8 @@ def headline(run: Run) -> list[Figure]:
     peaks = run.peaks()
     if peaks:
         worst = max(peaks, key=lambda device: peaks[device])
-        share = (
-            f"{peaks[worst] / run.capacity_bytes:.0%} of {format_bytes(run.capacity_bytes)}"
-            if run.capacity_bytes
-            else ""
-        )
+        capacity = run.capacity_bytes(worst)
+        share = f"{peaks[worst] / capacity:.0%} of {format_bytes(capacity)}" if capacity else ""
         out.append(Figure("Peak memory", format_bytes(peaks[worst]), f"{share}, device {worst}".lstrip(", ")))
     unknown = run.summary.get("cost_share", {}).get("unknown", 0.0)
     if run.summary.get("cost_share"):

@@ -53,6 +53,7 @@ def build(settings: Settings) -> Topology:
 
 def _server(fabric: Topology, s: Settings, server: int, switches: dict[int, int]) -> None:
     domain = server // s.servers_per_domain
+    nvlink, pcie = s.inside_of(server)
     if s.servers_per_domain > 1:
         fabric.domains[server] = domain
     nics_of_gpu = [
@@ -63,17 +64,17 @@ def _server(fabric: Topology, s: Settings, server: int, switches: dict[int, int]
     nics: dict[int, int] = {}
     # A NIC that is faster than a slot would be a contradiction of the spec: the slot is then as fast as it needs to be.
     own = max(map(len, nics_of_gpu))
-    slot = max(s.pcie_bytes_per_s, own * s.nic_bytes_per_s)
+    slot = max(pcie, own * s.nic_bytes_per_s)
     for gpu in range(s.gpus_per_server):
         vertex = fabric.add(f"server{server}/gpu{gpu}", Kind.GPU, server)
         bridge = fabric.add(f"server{server}/pcie{gpu}", Kind.PCIE, server)
         fabric.connect(bridge, root, bytes_per_s=slot, latency_ns=INSIDE_LATENCY_NS)
         fabric.connect(vertex, bridge, bytes_per_s=slot, latency_ns=INSIDE_LATENCY_NS)
-        if s.nvlink_bytes_per_s:
+        if nvlink:
             if domain not in switches:
                 where = f"domain{domain}" if s.servers_per_domain > 1 else f"server{server}"
                 switches[domain] = fabric.add(f"{where}/nvswitch", Kind.NVSWITCH, server)
-            fabric.connect(vertex, switches[domain], bytes_per_s=s.nvlink_bytes_per_s, latency_ns=INSIDE_LATENCY_NS)
+            fabric.connect(vertex, switches[domain], bytes_per_s=nvlink, latency_ns=INSIDE_LATENCY_NS)
         for nic in nics_of_gpu[gpu]:
             if nic not in nics:
                 nics[nic] = fabric.add(f"server{server}/nic{nic}", Kind.NIC, server)

@@ -7,7 +7,7 @@ real systems). Field names here are the plan's: lower case with units.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -75,6 +75,11 @@ class Settings:
     seed: int = 0
     pxn: bool = True  #: GPUs send through another GPU of their server where that keeps to the receiver's rail
     failed: tuple[str, ...] = ()
+    inside: tuple[tuple[int, int], ...] = ()  #: by server, NVLink and PCIe of one GPU; empty: as above
+
+    def inside_of(self, server: int) -> tuple[int, int]:
+        """Bytes/s of one GPU's NVLink (0: it has none) and of its PCIe slot."""
+        return self.inside[server] if self.inside else (self.nvlink_bytes_per_s, self.pcie_bytes_per_s)
 
     @property
     def nics(self) -> int:
@@ -94,15 +99,18 @@ def parse(
     inter_bytes_per_s: int,
     inter_latency_ns: int,
     intra_bytes_per_s: int | None = None,
+    gpus: Sequence[Gpu] = (),
 ) -> Settings:
-    """The plan's ``network.topology`` over the preset it names, over what the GPU and the run's network say."""
+    """The plan's ``network.topology`` over the preset it names, over what the GPU and the run's network say.
+
+    ``gpus``: by server, where some have another model than ``gpu``; links inside those are as fast as theirs are.
+    """
+    nvlink, pcie = _inside(gpu, intra_bytes_per_s)
     base: dict[str, Any] = {
         "servers": servers,
         "gpus_per_server": gpus_per_server,
-        "nvlink_bytes_per_s": (intra_bytes_per_s or gpu.nvlink_bytes_per_s) if gpu.nvlink_bytes_per_s else 0,
-        "pcie_bytes_per_s": gpu.pcie_bytes_per_s
-        if gpu.nvlink_bytes_per_s
-        else intra_bytes_per_s or gpu.pcie_bytes_per_s,
+        "nvlink_bytes_per_s": nvlink,
+        "pcie_bytes_per_s": pcie,
         "nic_bytes_per_s": inter_bytes_per_s,
         "nic_latency_ns": inter_latency_ns // 2,
     }
@@ -124,8 +132,19 @@ def parse(
     if "cables" in merged:
         merged["cables"] = tuple(c if isinstance(c, Cable) else Cable(**c) for c in merged["cables"])
     settings = Settings(**merged)
+    if any(other != gpu for other in gpus):
+        own = (settings.nvlink_bytes_per_s, settings.pcie_bytes_per_s)
+        inside = tuple(own if other == gpu else _inside(other, intra_bytes_per_s) for other in gpus)
+        settings = replace(settings, inside=inside)
     _check(settings)
     return settings
+
+
+def _inside(gpu: Gpu, given: int | None) -> tuple[int, int]:
+    """NVLink and PCIe of one GPU; ``given`` is the one that its server's GPUs talk over."""
+    if gpu.nvlink_bytes_per_s:
+        return given or gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s
+    return 0, given or gpu.pcie_bytes_per_s
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from eidolon_simcore import catalogue
+from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.engine.dataflow import DataflowEngine
 from eidolon_simcore.fabric import builders, settings
 from eidolon_simcore.fabric.settings import Settings
@@ -14,10 +16,13 @@ from eidolon_simcore.network import Network
 NIC = 50_000_000_000
 
 
-def make(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any) -> Settings:
+def make(
+    gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, gpus_by_server: Sequence[Gpu] = (), **fields: Any
+) -> Settings:
     return settings.parse(
         fields or None,
         gpu=catalogue.gpu(gpu),
+        gpus=gpus_by_server,
         servers=servers,
         gpus_per_server=gpus,
         inter_bytes_per_s=catalogue.gpu(gpu).nic_bytes_per_s,

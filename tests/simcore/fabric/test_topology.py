@@ -8,6 +8,7 @@ from typing import Any
 import fabrics
 import pytest
 
+from eidolon_simcore import catalogue
 from eidolon_simcore.fabric import draw, ncclxml
 from eidolon_simcore.fabric.settings import FabricError, presets
 from eidolon_simcore.fabric.topology import SWITCHES, Kind, Port, Topology
@@ -30,6 +31,13 @@ def test_gpus_without_nvlink_meet_at_the_pcie_root() -> None:
     fabric = fabrics.build("l40s", servers=1, gpus=4)
     assert kinds(fabric)[Kind.NVSWITCH] == 0
     assert fabric.link("server0/pcie2>server0/pcie") is not None
+
+
+def test_servers_of_other_gpus_have_links_of_their_own() -> None:
+    mixed = [catalogue.gpu("h100-sxm"), catalogue.gpu("a100-40gb-sxm"), catalogue.gpu("l40s")]
+    fabric = fabrics.build(servers=3, gpus=2, gpus_by_server=mixed)
+    nvlinks = [fabric.link(f"server{server}/gpu1>server{server}/nvswitch") for server in range(3)]
+    assert [link and link.bytes_per_s for link in nvlinks] == [450_000_000_000, 300_000_000_000, None]
 
 
 @pytest.mark.parametrize(("nics", "own"), [(4, (1,)), (8, (3,)), (16, (6, 7))])
