@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -160,6 +162,11 @@ class Server:
         self.plan.write_text(json.dumps({"name": "test", "core": {"token": "secret"}, "server": server}))
         self.agent: subprocess.Popen[str]
         self.errors = ""
+
+    def hold(self) -> None:
+        """Stops the agent, until SIGCONT; it is at rest when this returns."""
+        self.agent.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.agent.pid, os.WSTOPPED | os.WNOWAIT)
 
     def start(self, *options: str, ready: bool = True, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-m", "eidolon_interposer.agent", "--plan", self.plan, "--server", "1"]

@@ -138,7 +138,7 @@ def test_messages_are_limited_in_size(server: Server, core: Core) -> None:
     server.start()
     writer = RingWriter(server.directory, records=1 << 16)
     writer.ask(Kind.CLOCK)
-    server.agent.send_signal(signal.SIGSTOP)
+    server.hold()
     for _ in range(60_000):
         writer.emit(Kind.HOST)
     server.agent.send_signal(signal.SIGCONT)
@@ -335,7 +335,7 @@ def test_a_broken_ring_ends_its_rank_only(server: Server, core: Core) -> None:
 
 def test_an_unreadable_ring_ends_its_process(server: Server, core: Core) -> None:
     server.start()
-    server.agent.send_signal(signal.SIGSTOP)
+    server.hold()
     writer = RingWriter(server.directory)
     with writer.path.open("r+b") as file:  # a shim of another release
         file.seek(8)
