@@ -40,7 +40,7 @@ def test_a_data_parallel_run_from_hello_to_summary(core: Core) -> None:
         rank.comm(7, i, 2)
     agent.flush(*ranks)
     for rank in ranks:
-        assert agent.reply(rank.session, 1).clock_ns == 200_000_000 + 500  # to make a communicator
+        assert agent.reply(rank.session, 1).clock_ns == 200_000_000 + 100  # to make a communicator, after a call
     seqs = []
     for rank in ranks:
         rank.write(Kind.MEMORY, value=12 << 30)
