@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conftest import Run
+from e2e.runs import Run
 
 QUERY = "nvidia-smi --query-gpu=name,memory.used --format=csv,noheader,nounits"
 BESIDE = f"""
