@@ -154,19 +154,16 @@ def ready(cluster: Cluster) -> list[str]:
 def test_a_thousand_servers(namespace: Namespace, operator: Operator, fake_nodes: None) -> None:
     """One object of 1,000 servers, then 200 objects of two: created and settled, no more than that."""
     one = simulated_cluster("wide", "busy.py", servers=1000)
-    scale(namespace, operator, [one], pods=1001, limit_s=240, calls_a_pod=3)
+    scale(namespace, operator, [one], pods=1001, limit_s=240)
     namespace.run("delete", "simc", "wide", "--timeout=180s")
     wait_for(lambda: count(namespace) == 0, 240, lambda: count(namespace))
     many = [simulated_cluster(f"pair-{number}", "busy.py") for number in range(200)]
-    # Beside its three pods an object of two needs four things more, and every status is told on the way.
-    scale(namespace, operator, many, pods=600, limit_s=240, calls_a_pod=6)
+    scale(namespace, operator, many, pods=600, limit_s=240)
     namespace.run("delete", "simc", "--all", "--timeout=180s")
     wait_for(lambda: count(namespace) == 0, 240, lambda: count(namespace))
 
 
-def scale(
-    namespace: Namespace, operator: Operator, objects: list[Object], *, pods: int, limit_s: float, calls_a_pod: int
-) -> None:
+def scale(namespace: Namespace, operator: Operator, objects: list[Object], *, pods: int, limit_s: float) -> None:
     """Creates objects and says what it took until all their pods run."""
     position = namespace.cluster.audit_position()
     began = time.monotonic()
@@ -182,7 +179,7 @@ def scale(
         f"operator {memory / 2**20:.0f} MiB, {len(calls) / pods:.2f} API calls a pod"
     )
     assert memory <= 256 * 2**20
-    assert len(calls) / pods <= calls_a_pod
+    assert len(calls) / pods <= 3
 
 
 def count(namespace: Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from fakes import AUTOGRAD, BLOCKING, FOREGROUND, FakeRank
+from fakes import AUTOGRAD, BLOCKING, FOREGROUND, FakeAgent, FakeRank
 from serving import Core
 
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -253,14 +253,20 @@ def test_a_rank_that_computes_for_ever_is_named_by_those_who_wait_for_it(tmp_pat
     core.close()
 
 
-def test_a_rank_that_left_is_not_waited_for_in_vain(tmp_path: Path) -> None:
-    core = Core(tmp_path, left_timeout_s=0.2)
+def one_waits_for_the_other(core: Core) -> tuple[FakeAgent, list[FakeRank]]:
+    """Two ranks, of which the first waits in a collective that the second does not make."""
     agent = core.agent()
     ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
     agent.communicate(ranks, 7)
     ranks[0].collective("all_reduce", 7, 0, 4)
     ranks[0].sync()
     agent.flush(*ranks)
+    return agent, ranks
+
+
+def test_a_rank_that_left_is_not_waited_for_in_vain(tmp_path: Path) -> None:
+    core = Core(tmp_path, left_timeout_s=0.2)
+    agent, ranks = one_waits_for_the_other(core)
     agent.send(left=pb.RankLeft(session=2, orderly=False, records=ranks[1].seq))
     assert "for rank 1 (rank 1 has left)" in agent.stopped().reason
     assert core.simulation.cause == Cause.DEADLOCK
@@ -295,12 +301,7 @@ def test_a_time_limit_counts_from_when_all_servers_are_there(tmp_path: Path) -> 
 
 def test_a_run_over_its_time_limit_says_who_waits_for_whom(tmp_path: Path) -> None:
     core = Core(tmp_path, time_limit_s=1.0)
-    agent = core.agent()
-    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
-    agent.communicate(ranks, 7)
-    ranks[0].collective("all_reduce", 7, 0, 4)
-    ranks[0].sync()
-    agent.flush(*ranks)
+    agent, _ = one_waits_for_the_other(core)
     reason = agent.stopped().reason
     assert reason.startswith("the run took longer than 1 s (spec.timeLimit): rank 1 makes no calls")
     assert "rank 0 waits in all_reduce, call 0 of communicator unique7 for rank 1" in reason
