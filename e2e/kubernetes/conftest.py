@@ -97,7 +97,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Of the processes that run tests (pytest-xdist), one at a time is in here: the first prepares, the others find it."""
+    """Of the processes that run tests (pytest-xdist) one at a time is in here: what the first prepares others find."""
     file = REPOSITORY / "build" / "e2e-kubernetes.lock"
     file.parent.mkdir(exist_ok=True)
     with file.open("w") as lock:
