@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Outcome:
     result: dict[str, Any] | None
     reason: str
     wall_s: float
+    summary: dict[str, Any] = field(default_factory=dict)  #: the simulator's own
 
 
 def lines(gpu: str) -> list[Line]:
@@ -72,11 +73,13 @@ def run(line: Line, limit_s: float) -> Outcome:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
         except subprocess.TimeoutExpired:
             return Outcome(None, f"no result within {limit_s:.0f} s", time.monotonic() - start)
+        written = Path(out) / "summary.json"
+        summary = json.loads(written.read_text()) if written.exists() else {}
     wall_s = time.monotonic() - start
     for text in done.stdout.splitlines():
         _, found, rest = text.partition("RESULT ")
         if found:
-            return Outcome(json.loads(rest), "", wall_s)
+            return Outcome(json.loads(rest), "", wall_s, summary)
     tail = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
     return Outcome(None, f"exit code {done.returncode}: {' | '.join(tail)}", wall_s)
 

@@ -187,12 +187,13 @@ def _attention(direction: str) -> Any:
         begin = int(direction == "backward")
         q, k, v = arguments["Input Dims"][begin : begin + 3]
         causal = "True" in arguments["Concrete Inputs"]
+        bias = bool(arguments["Input Dims"][8 if begin else 3])
         flags = [x for x in arguments["Concrete Inputs"] if x in ("True", "False")]
         if direction == "forward":  # compute_log_sumexp, is_causal, return_debug_mask
             causal = len(flags) > 1 and flags[1] == "True"
         facts = {"b": q[0], "h": q[1], "sq": q[2], "skv": k[2], "d": q[3], "dv": v[3], "kvh": k[1]}
         kind = _TYPES[arguments["Input type"][begin]][3]
-        return Signature("attention", direction, {**facts, "causal": int(causal), "dtype": kind})
+        return Signature("attention", direction, {**facts, "causal": int(causal), "dtype": kind, "bias": int(bias)})
 
     return signature
 

@@ -53,6 +53,7 @@ SIMT_RATE = 0.75  #: of the plain units' peak, where tensor cores do not apply
 GEMM_ALIGNMENT = {8: 1.0, 4: 0.6, 2: 0.3, 1: 0.155}  #: share by the alignment of half types (elements); 4 and 2 guessed
 CONV_RATE, CONV_BANDWIDTH, CONV_FLOOR_NS = 0.80, 0.83, 3_000
 LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
+BIASED_RATE = 0.56  #: of attention with a matrix added to its scores (measured on an H200 at 2048 x 2048)
 TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
 
 #: Kinds of work for the engine, so that rates can apply.
@@ -89,7 +90,11 @@ class Roofline:
             volume = operator_bytes(operator, name)
             if volume is not None:
                 moved = Traffic(moved.family, volume[0], volume[1], exact=True)
-        sizes = (math.log(max(1, moved.bytes)), 0.3 * math.log(blocks * threads))
+        # one launch of an operator over lists takes a part of them that its geometry does not tell: all of them say more
+        listed = (operator.get("tensors_numel") if operator is not None else 0) or moved.elements
+        sizes: tuple[float, ...] = (math.log(max(1, moved.bytes)), 0.3 * math.log(blocks * threads))
+        if "multi_tensor_apply" in name:
+            sizes += (0.3 * math.log(max(1, listed)),)
         kind = MATRIX if moved.family == "matrix" else MEMORY
         key = kernel_key(name)
         kin = f"kernels {moved.family} {key.split('<', 1)[0]}"
@@ -157,15 +162,18 @@ class Roofline:
         share = attention_share(a.backward, a.d, a.skv if a.causal else 2 * a.skv)
         if a.family != "cudnn":
             share *= 0.62 if a.family == "flash" else 0.4  # kernels of the generation before, on Hopper
+        if a.bias:
+            share *= BIASED_RATE
         full = a.dtype == "fp32"
         rate = self._gpu.peak_flops("fp16" if full else a.dtype) * share * (0.25 if full else 1.0)
         memory_ns = volume.bytes / (0.8 * self._gpu.bandwidth_bytes_per_s) * 1e9
         heads = 0.3 * math.log(a.h / a.kvh)
-        sizes = (math.log(a.b * a.h), math.log(a.sq), math.log(a.skv), heads, math.log(a.d), 0.3 * a.causal)
+        sizes = (math.log(a.b * a.h), math.log(a.sq), math.log(a.skv), heads, math.log(a.d), 0.3 * a.causal + 0.5 * a.bias)
         group = f"attention {a.family} {'backward' if a.backward else 'forward'} {'fp32' if full else 'half'}"
         floor_ns = 8_000 if a.backward else 4_000
         work = Work(group, sizes, max(volume.flops / rate * 1e9, memory_ns) + floor_ns)
-        return Analysis(work, "roofline", ATTENTION, volume.bytes)
+        # with a bias it draws so little power that a step's GEMMs keep their clock: as if bound by memory
+        return Analysis(work, "roofline", MEMORY if a.bias else ATTENTION, volume.bytes)
 
     def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
         """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""

@@ -21,7 +21,7 @@ from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, pace
 from eidolon_simcore.collectives import Collectives
-from eidolon_simcore.costs import SOURCES, CostModel
+from eidolon_simcore.costs import CROWDED_LANES, CROWDED_NS, SOURCES, CostModel
 from eidolon_simcore.coverage import Spent
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
@@ -298,6 +298,8 @@ class Session:
             value = records["value"][work]
             extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
             duration = self._paced(self._base[signature] + extra.astype(np.int64), records, work)
+            if len(self._lanes) >= CROWDED_LANES:
+                duration += CROWDED_NS
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
             out["work_class"][work] = self._class[signature]

@@ -30,6 +30,7 @@ from eidolon_simcore.engine.interface import Blocked, NetworkEngine
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
+from eidolon_simcore.rates import beside_collectives
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.server import RejectedError, Send, Server
 from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
@@ -82,6 +83,9 @@ class Simulation:
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server
+        # one rank has no collectives, and a rank without rates is evaluated in longer strides
+        alone = plan.servers * plan.ranks_per_server == 1
+        self._rates = 0 if alone else engine.rates(beside_collectives())
         self._known_ranks: set[int] = set()
         self._expected_world = 1
         self._replies: dict[tuple[int, int], list[pb.Reply]] = {}
@@ -222,6 +226,8 @@ class Simulation:
     def _add_rank(self, rank: int) -> None:
         self._known_ranks.add(rank)
         self._engine.add_rank(rank)
+        if self._rates:
+            self._engine.set_rates(rank, self._rates)
 
     def _batch(self, server: Server, batch: pb.EventBatch, now: float) -> None:
         session = self._session(server, batch.session)
