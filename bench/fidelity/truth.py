@@ -97,3 +97,26 @@ def step_error(line: Line, result: dict[str, Any]) -> float:
 def relative(result: dict[str, Any], line: Line, field: str) -> float:
     """Signed relative error of a field that both have."""
     return float(result[field] / line.fields[field] - 1)
+
+
+def known_share(summary: dict[str, Any]) -> float:
+    """Share of a run's device time, collectives' included, whose cost is measured or interpolated."""
+    share = summary.get("cost_share", {})
+    return float(share.get("measured", 0.0) + share.get("interpolated", 0.0))
+
+
+def means(figures: list[dict[str, Any]]) -> list[str]:
+    """Lines of text: mean and greatest errors of both kinds of runs, coverage and operations without a cost."""
+    texts = []
+    for bound, bars in ((False, "bars: 2 %, 5 %"), (True, "bar: 8 %")):
+        errors = [abs(one["step_error"]) for one in figures if one["host_bound"] == bound]
+        if errors:
+            kind = "bound by the host" if bound else "bound by the GPU"
+            mean, most = sum(errors) / len(errors), max(errors)
+            texts.append(f"{kind}: {len(errors)} runs, mean error {mean:.1%}, greatest {most:.1%} ({bars})")
+    if figures:
+        least = min(figures, key=lambda one: float(one["known_share"]))
+        share = sum(one["known_share"] for one in figures) / len(figures)
+        text = f"device time with a measured or interpolated cost: mean {share:.1%}, least {least['known_share']:.1%}"
+        texts.append(f"{text} ({least['line']}) (bar: 95 %)")
+    return texts

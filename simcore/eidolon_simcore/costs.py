@@ -31,7 +31,7 @@ SOURCES = ("measured", "interpolated", "roofline", "unknown")
 MEASURED_GPUS = ("h100-sxm", "h200-sxm")  #: what the tables were measured on
 TRANSFER_ERROR = 0.08  #: of what GPUs with other SMs are given
 #: From the end of a kernel to the start of the next one on a busy stream: means of 1.2 to 1.7 us in 13 traces of steps
-#: on an H100 and an H200 (2.3 to 2.7 us under FSDP, with its four or more streams). Without the profiler steps take as long.
+#: on an H100 and an H200 (2.3 to 2.7 us under FSDP, with its four or more streams), with a profiler or without.
 LAUNCH_GAP_NS = 1_450
 #: What that gap is longer by where a rank uses many streams, as under FSDP.
 CROWDED_LANES, CROWDED_NS = 4, 950

@@ -67,7 +67,9 @@ def read(path: Path) -> Iterator[Recorded]:
 
 
 def _of_operator(event: dict[str, Any] | None, kernels: list[dict[str, Any]]) -> Iterator[Recorded]:
-    operator = None if event is None else operator_signature(event)
+    # inductor names its launches for the profiler alone: without one, the shim sees a Triton kernel in no operator
+    compiled = event is not None and event["name"].startswith("triton_")
+    operator = None if event is None or compiled else operator_signature(event)
     library, rest = _library(event, kernels) if event is not None else ({}, kernels)
     for signature, own in library.items():
         yield _recorded(_SIGNATURES[signature](event), operator, own)

@@ -219,7 +219,7 @@ class Session:
     def spent(self) -> Iterator[Spent]:
         """The device time of each signature that was used."""
         for number in np.flatnonzero(self._count).tolist():
-            signature = self._signatures[number]
+            signature = self._signatures.get(number, _NONE)
             operator = self._signatures.get(signature.get("op"))
             source, error = SOURCES[self._source[number]], float(self._error[number])
             yield Spent(signature, operator, int(self._count[number]), int(self._spent_ns[number]), source, error)

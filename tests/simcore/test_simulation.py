@@ -266,6 +266,20 @@ def test_an_unknown_share_over_the_limit_fails_a_strict_run(tmp_path: Path) -> N
     assert "100% of the device time has no known cost (limit 10%)" in summary["reason"]
 
 
+def test_work_that_takes_no_time_is_counted_and_fails_a_strict_run(tmp_path: Path) -> None:
+    """Every kind of device work has a cost; one that the core does not know would be free, so it is said."""
+    run = Run(tmp_path, strict=True)
+    rank = alone(run)
+    rank.write(Kind.KERNEL, sig=rank.signature("kernel", "known", gx=1, bx=1))
+    rank.write(Kind.KERNEL, sig=rank.signature("mystery", "free"))
+    rank.write(Kind.KERNEL, sig=rank.signature("mystery", "free"))
+    run.batch(rank)
+    summary = run.summary()
+    assert summary["coverage"]["free"] == {"mystery free": 2}
+    assert (summary["state"], summary["cause"]) == ("Failed", "StrictCost")
+    assert summary["reason"] == "2 operations took no time: mystery free"
+
+
 def test_too_many_signatures_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eidolon_simcore.session.MAX_SIGNATURES", 10)
     rank = alone(run)
