@@ -4,9 +4,9 @@
     python -m bench.tables --gemm gemm_perf.parquet
 
 A trace's kernels become points by signature: the mean of those that no collective ran beside (hiccups left out).
-``--operators`` takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core (Apache-2.0;
-``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and cuBLAS on an H100;
-odd row counts beside even ones are left out."""
+``--operators`` takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core
+(Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and
+cuBLAS on an H100; odd row counts beside even ones are left out."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,9 @@ def run(line: Line, limit_s: float) -> Outcome:
     with tempfile.TemporaryDirectory() as out:
         command += ["--out", out, "--"]
         if line.world > 1:  # a port of its own, so that lines can run side by side
-            port = 20_000 + zlib.crc32(line.name.encode()) % 10_000
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
             command += ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(port), *script]
         else:
             command += ["python", *script]
@@ -100,9 +102,11 @@ def relative(result: dict[str, Any], line: Line, field: str) -> float:
 
 
 def known_share(summary: dict[str, Any]) -> float:
-    """Share of a run's device time, collectives' included, whose cost is measured or interpolated."""
-    share = summary.get("cost_share", {})
-    return float(share.get("measured", 0.0) + share.get("interpolated", 0.0))
+    """Share of the device time of a run's steps, its collectives apart, whose cost is measured or interpolated."""
+    families = summary.get("coverage", {}).get("families", {})
+    total = sum(sum(by_source.values()) for by_source in families.values())
+    known = sum(by_source.get(source, 0) for by_source in families.values() for source in ("measured", "interpolated"))
+    return float(known / total) if total else 0.0
 
 
 def means(figures: list[dict[str, Any]]) -> list[str]:
@@ -119,4 +123,6 @@ def means(figures: list[dict[str, Any]]) -> list[str]:
         share = sum(one["known_share"] for one in figures) / len(figures)
         text = f"device time with a measured or interpolated cost: mean {share:.1%}, least {least['known_share']:.1%}"
         texts.append(f"{text} ({least['line']}) (bar: 95 %)")
+        free = sum(count for one in figures for count in one["free"].values())
+        texts.append(f"operations that took no time: {free} (bar: 0)")
     return texts

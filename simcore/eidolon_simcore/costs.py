@@ -15,6 +15,7 @@ measured on nothing is ``measured``, and the expected error is greater by :data:
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -56,6 +57,7 @@ class CostModel:
         self._gpu = gpu
         self._roofline = Roofline(gpu)
         self._given = points
+        self._found: dict[Hashable, Cost] = {}
 
     @cached_property
     def _points(self) -> Points:
@@ -64,8 +66,12 @@ class CostModel:
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
         """The cost of a device operation; ``operator`` is the "op" signature that its attribute ``op`` names."""
-        cost = self._cost(signature, operator)
-        return replace(cost, base_ns=cost.base_ns + LAUNCH_GAP_NS)
+        key = _key(signature), None if operator is None else _key(operator)
+        found = self._found.get(key)
+        if found is None:
+            cost = self._cost(signature, operator)
+            found = self._found[key] = replace(cost, base_ns=cost.base_ns + LAUNCH_GAP_NS)
+        return found
 
     def _cost(self, signature: Signature, operator: Signature | None) -> Cost:
         if signature.kind == "copy":
@@ -99,6 +105,11 @@ class CostModel:
             return Cost(1_500, 1e9 / (0.95 * gpu.pcie_bytes_per_s), "roofline", MEMORY, 0.2)
         # through a bounce buffer
         return Cost(4_000, 1e9 / min(10e9, gpu.pcie_bytes_per_s), "roofline", MEMORY, 0.5)
+
+
+def _key(s: Signature) -> Hashable:
+    """What is the same for all ranks: not their numbers of operators."""
+    return s.kind, s.name, tuple(item for item in s.attributes.items() if item[0] != "op")
 
 
 def analyse(roofline: Roofline, signature: Signature, operator: Signature | None) -> Analysis | None:

@@ -1,4 +1,5 @@
 """Where a run's device time comes from: by family and source, and its costliest operations with their expected errors.
+Of runs with steps it is the time of their steps, without what came before the end of the first.
 
 Goes into ``summary.json``; ``eidolon explain`` prints it."""
 
@@ -31,6 +32,7 @@ class Spent:
     ns: int
     source: str
     error: float
+    free: int = 0  #: how many of them took no time
 
 
 def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
@@ -43,8 +45,10 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
     total = wrong = 0.0
     for one in spent:
         family, name = _names(one.signature)
-        if one.count and one.ns <= 0:
-            free[f"{family} {name}".strip()] = free.get(f"{family} {name}".strip(), 0) + one.count
+        if one.free:
+            free[f"{family} {name}".strip()] = free.get(f"{family} {name}".strip(), 0) + one.free
+        if not one.count:
+            continue
         by_source = families.setdefault(family, {})
         by_source[one.source] = by_source.get(one.source, 0) + one.ns
         operator = one.operator.name if one.operator is not None else ""

@@ -518,8 +518,9 @@ class Simulation:
         """Device time so far, by the source of its cost."""
         source_ns = dict(self._tally.source_ns)
         if not self._finished:
-            for source, ns in self._collectives.device_ns.items():
-                source_ns[source] += ns
+            for counted in (self._collectives.device_ns, *(s.source_ns() for s in self._sessions.values())):
+                for source, ns in counted.items():
+                    source_ns[source] += ns
         return source_ns
 
     def _host_waits(self) -> dict[str, tuple[int, int]]:

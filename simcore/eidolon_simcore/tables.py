@@ -71,11 +71,16 @@ class Points:
                 entry = sums.setdefault(group, {}).setdefault((one.work.sizes, one.carried), [0.0, 0.0])
                 entry[0] += one.count
                 entry[1] += one.count * one.ns / one.work.analytic_ns
+        self._same: dict[
+            tuple[str, tuple[float, ...]], tuple[float, bool]
+        ] = {}  # log ratio, own: the usual case at once
         self._groups: dict[str, tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]] = {}
         for group, entries in sums.items():
             kept = {key: pair for key, pair in entries.items() if not (key[1] and (key[0], False) in entries)}
             sizes = np.array([key[0] for key in kept], np.float64)
             ratios = np.log(np.array([total / count for count, total in kept.values()], np.float64))
+            for key, ratio in zip(kept, ratios.tolist(), strict=True):
+                self._same[group, key[0]] = ratio, not key[1]
             self._groups[group] = sizes, ratios, np.array([not key[1] for key in kept], np.bool_)
 
     def __contains__(self, group: str) -> bool:
@@ -88,6 +93,11 @@ class Points:
         return self._known[work]
 
     def _estimate(self, work: Work) -> Estimate | None:
+        known = self._same.get((work.group, work.sizes))
+        if known is not None:
+            ratio, own = known
+            source, error = ("measured", LEAST_ERROR) if own else ("interpolated", CARRIED_ERROR)
+            return Estimate(work.analytic_ns * math.exp(ratio), source, error)
         same = self._groups.get(work.group)
         found = same or self._groups.get(work.kin)
         if found is None:

@@ -412,9 +412,17 @@ uint32_t Plan::signature() const {
   case kConvolution:
     return signature_of(convolution);
   case kAttention: {
-    const Attribute attributes[] = {
-        {"b", b},   {"h", h},           {"sq", sq},   {"skv", skv},    {"d", d},
-        {"dv", dv}, {"causal", causal}, {"kvh", kvh}, {"dtype", type}, {"bias", bias}, {"op", current_operator()}};
+    const Attribute attributes[] = {{"b", b},
+                                    {"h", h},
+                                    {"sq", sq},
+                                    {"skv", skv},
+                                    {"d", d},
+                                    {"dv", dv},
+                                    {"causal", causal},
+                                    {"kvh", kvh},
+                                    {"dtype", type},
+                                    {"bias", bias},
+                                    {"op", current_operator()}};
     return eidolon::signature("attention", backward ? "backward" : "forward", attributes, std::size(attributes));
   }
   case kGemm: {

@@ -3,8 +3,10 @@
 // A price is nanoseconds plus nanoseconds for each byte that the record names, at the greatest clock; the pace of the
 // step (a factor by class of work) turns it into the duration. What was spent is counted on the way: by signature for
 // the summary, by class at the greatest clock since the last cut for the next step's pace, by source of the price.
+// Setting up (weights that are made and copied) is no step: what was spent until `begin` is kept apart.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -29,6 +31,7 @@ public:
   struct Spent {
     std::int64_t count = 0;
     std::int64_t ns = 0;
+    std::int64_t free = 0; // of these, and of all before, how many took no time
   };
 
   Prices() { pace_.fill(1.0); }
@@ -68,6 +71,8 @@ public:
     }
     if (ns > 0) {
       ns += gap_ns;
+    } else {
+      ++entry.spent.free;
     }
     ++entry.spent.count;
     entry.spent.ns += ns;
@@ -80,12 +85,26 @@ public:
   [[nodiscard]] const std::array<std::int64_t, kSources> &source_ns() const { return source_ns_; }
   void cut() { at_full_clock_.fill(0); }
 
-  // Of every signature from 0 on.
+  // The first step begins. Only the first call counts.
+  void begin() {
+    if (begun_) {
+      return;
+    }
+    begun_ = true;
+    for (Entry &entry : entries_) {
+      entry.before = entry.spent;
+      entry.spent = {0, 0, entry.before.free};
+    }
+  }
+
+  // Of every signature from 0 on: in steps, or of everything if no step has come to its end.
   [[nodiscard]] std::vector<Spent> spent() const {
+    const bool steps =
+        std::any_of(entries_.begin(), entries_.end(), [](const Entry &entry) { return entry.spent.count > 0; });
     std::vector<Spent> all;
     all.reserve(entries_.size());
     for (const Entry &entry : entries_) {
-      all.push_back(entry.spent);
+      all.push_back(steps ? entry.spent : entry.before);
     }
     return all;
   }
@@ -94,8 +113,10 @@ private:
   struct Entry {
     Price price;
     Spent spent;
+    Spent before; // until the first step began
   };
   std::vector<Entry> entries_;
+  bool begun_ = false;
   std::array<double, kClasses> pace_{};
   std::array<double, kClasses> at_full_clock_{};
   std::array<std::int64_t, kSources> source_ns_{};
