@@ -67,8 +67,8 @@ def compare(title: str, of: list[Row], model: CostModel) -> None:
         families[signature.kind][1] += guess
     by_source = ", ".join(f"{source} {ns / estimated:.1%}" for source, ns in sources.most_common())
     print(f"{title:38} {measured / 1e6:9.2f} ms measured {estimated / measured - 1:+6.1%}   {by_source}")
-    for kind, (real, guess) in sorted(families.items(), key=lambda item: -item[1][0]):
-        print(f"    {kind:34} {real / 1e6:9.2f} ms          {guess / real - 1:+6.1%}")
+    for kind, (real, total) in sorted(families.items(), key=lambda item: -item[1][0]):
+        print(f"    {kind:34} {real / 1e6:9.2f} ms          {total / real - 1:+6.1%}")
 
 
 def held_out_gemms(seed: int = 8) -> None:
