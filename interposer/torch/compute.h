@@ -164,8 +164,12 @@ inline bool known(const c10::TensorImpl *tensor, bool wait = false) {
   return all;
 }
 
-inline bool all_known(const c10::IValue &value, bool wait = false) {
-  return all_tensors(value, [=](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t, wait); });
+inline bool all_known(const c10::IValue &value) {
+  return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t); });
+}
+
+inline bool all_come(const c10::IValue &value) { // as all_known, with a wait for what NCCL has yet to bring
+  return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t, /*wait=*/true); });
 }
 
 inline Origin origin_of(const c10::IValue &value) {
@@ -291,7 +295,7 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
     return std::nullopt;
   auto overwritten = [&](size_t i) { return op.arguments[i].written && (op.overwrites || arguments[i].is_out()); };
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (!overwritten(i) && !detail::all_known(inputs[i], how.joins))
+    if (!overwritten(i) && !(how.joins ? detail::all_come(inputs[i]) : detail::all_known(inputs[i])))
       return std::nullopt;
   const detail::BelowModes below;
   Pending pending{.how = &how};
