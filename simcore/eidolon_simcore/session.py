@@ -150,9 +150,7 @@ class Session:
         self._at_full_clock = np.zeros(CLASSES)  # device time since the last step's mark, by class
         self.pace = FULL
         self._host_of_operator = np.zeros(CALL_IDS, np.int64)  # of device work whose operator is known
-        self._spent_ns = np.zeros(CALL_IDS, np.int64)  # device time so far, by signature
-        self._count = np.zeros(CALL_IDS, np.int64)  # launches so far, by signature
-        self._meter = _engine.Meter()  # what they do, from mark to mark
+        self._meter = _engine.Meter()  # launches and device time so far, by signature; what they do, from mark to mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
@@ -209,8 +207,8 @@ class Session:
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        columns = ("_base", "_per_byte", "_label", "_source", "_class", "_error", "_known", "_spent_ns", "_count")
-        for name in (*columns, "_host_of_operator"):
+        columns = ("_base", "_per_byte", "_label", "_source", "_class", "_error", "_known", "_host_of_operator")
+        for name in columns:
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -218,11 +216,11 @@ class Session:
 
     def spent(self) -> Iterator[Spent]:
         """The device time of each signature that was used."""
-        for number in np.flatnonzero(self._count).tolist():
-            signature = self._signatures[number]
+        for number, count, ns in self._meter.spent().view(np.int64).reshape(-1, 3).tolist():
+            signature = self._signatures.get(number, _NONE)
             operator = self._signatures.get(signature.get("op"))
             source, error = SOURCES[self._source[number]], float(self._error[number])
-            yield Spent(signature, operator, int(self._count[number]), int(self._spent_ns[number]), source, error)
+            yield Spent(signature, operator, count, ns, source, error)
 
     # ---- records --------------------------------------------------------------------------------------------------
 
@@ -293,6 +291,7 @@ class Session:
         hostless = self._flags(out, kinds, flags)
         out["host_ns"] = self._host_ns(records, kinds, hostless)
         work = WORKS[kinds]
+        launched = _NOTHING
         if work.any():
             signature = signatures[work]
             value = records["value"][work]
@@ -301,8 +300,7 @@ class Session:
             out["work_ns"][work] = duration
             out["label"][work] = self._label[signature]
             out["work_class"][work] = self._class[signature]
-            np.add.at(self._spent_ns, signature, duration)
-            np.add.at(self._count, signature, 1)
+            launched = signature, value, duration
             by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
             for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
                 self._world.tally.source_ns[source] += int(ns)
@@ -315,7 +313,7 @@ class Session:
             self._waiting[int(seqs[i])] = (int(records["thread"][i]), int(kinds[i]))
             if flags[i] & _FOREGROUND and kinds[i] != _K_CALLBACK:
                 self._stands.add(int(seqs[i]))
-        made = self._note(records, seqs, out)
+        made = self._note(records, seqs, out, work, launched)
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
 
@@ -361,14 +359,21 @@ class Session:
 
     # ---- records looked at one by one -----------------------------------------------------------------------------
 
-    def _note(self, records: NDArray[Any], seqs: NDArray[np.uint64], out: NDArray[Any]) -> list[tuple[int, bool]]:
-        """Handles the kinds that need a decision. Returns (seq, asked) of the communicators that are made."""
+    def _note(
+        self,
+        records: NDArray[Any],
+        seqs: NDArray[np.uint64],
+        out: NDArray[Any],
+        work: NDArray[np.bool_],
+        launched: tuple[NDArray[Any], ...],
+    ) -> list[tuple[int, bool]]:
+        """Handles the kinds that need a decision; ``launched`` are signatures, values and durations of the records
+        that are ``work``, metered from mark to mark. Returns (seq, asked) of the communicators that are made."""
         kinds = records["kind"]
         launches = np.cumsum(LAUNCHES[kinds] & (records["flags"] & _AUTOGRAD != 0))
         counted = 0
         made: list[tuple[int, bool]] = []
-        signatures, values = records["sig"], records["value"]
-        metered = 0  # records
+        metered = 0  # of what was launched
         noted = NOTED[kinds] | ((kinds == _K_HOST) & (records["sig"] != 0))
         for i in np.flatnonzero(noted).tolist():
             record, seq, kind = records[i], int(seqs[i]), int(kinds[i])
@@ -401,8 +406,9 @@ class Session:
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
                     if self._world.sinks:
-                        self._meter.take(signatures[metered:i], values[metered:i])
-                        metered = i
+                        before = int(np.count_nonzero(work[:i]))
+                        self._meter.take(*(column[metered:before] for column in launched))
+                        metered = before
                         self._world.sinks.mark(self.rank, seq, Work(*self._meter.cut()))
                     memory = self._world.memory
                     self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
@@ -418,8 +424,7 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
-        if self._world.sinks:
-            self._meter.take(signatures[metered:], values[metered:])
+        self._meter.take(*(column[metered:] for column in launched))
         return made
 
     def _site(self, signature: Signature) -> str:
@@ -500,6 +505,7 @@ class Session:
 
 
 _NONE = Signature("", "", {})
+_NOTHING = np.zeros(0, np.uint32), np.zeros(0, np.uint64), np.zeros(0, np.int64)  # as launched
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:

@@ -24,7 +24,6 @@ namespace eidolon {
 namespace {
 
 template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T> using Strided = nb::ndarray<const T, nb::ndim<1>, nb::device::cpu>; // a field of records
 using Bytes = Column<std::uint8_t>;
 using Times = Column<std::int64_t>;
 
@@ -187,15 +186,17 @@ void bind_accounts(nb::module_ &module) {
       .def(nb::init<>())
       .def("define", &Meter::define)
       .def("take",
-           [](Meter &self, const Strided<std::uint32_t> &signatures, const Strided<std::uint64_t> &values) {
-             if (signatures.size() != values.size()) {
+           [](Meter &self, const Column<std::uint32_t> &signatures, const Column<std::uint64_t> &values,
+              const Times &durations) {
+             if (signatures.size() != values.size() || signatures.size() != durations.size()) {
                throw std::invalid_argument("columns are of one length");
              }
              for (std::size_t i = 0; i < signatures.size(); ++i) {
-               self.take(signatures(i), values(i));
+               self.take(signatures.data()[i], values.data()[i], durations.data()[i]);
              }
            })
-      .def("cut", &Meter::cut);
+      .def("cut", &Meter::cut)
+      .def("spent", [](Meter &self) { return as_array(self.spent()); });
   nb::class_<Accounts>(module, "Accounts")
       .def(nb::init<std::uint32_t>(), "resume_label"_a)
       .def("add_lane", &Accounts::add_lane)

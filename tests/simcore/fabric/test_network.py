@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import fabrics
+import numpy as np
 import pytest
 
 from eidolon_simcore import catalogue
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.interface import OPERATION, Op
 from eidolon_simcore.fabric import tuner
 from eidolon_simcore.network import Network, Port
 
@@ -259,11 +260,17 @@ def test_the_masks_of_a_communicator_are_what_its_environment_said() -> None:
 def test_the_engine_gives_a_lone_collective_the_time_that_the_pattern_says() -> None:
     network = fabrics.network(servers=1)
     engine = network._engine
-    assert isinstance(engine, DataflowEngine)
+    engine.add_rank(0)
+    engine.add_lane(0, 0, 0)
     pattern = network.collective("all_reduce", 1 << 24, network.team(fabrics.ports(4)))
     handle = engine.reserve()
     engine.define_as(handle, (0,), pattern.latency_ns, pattern.number)
-    assert engine._collectives[handle].duration == pattern.alone_ns
+    operation = np.zeros(1, OPERATION)
+    operation["op"], operation["value"] = Op.COLLECTIVE, handle
+    engine.ingest(0, operation)
+    engine.end_rank(0)
+    assert engine.answers() == []
+    assert engine.spans(0)["end_ns"].tolist() == [pattern.alone_ns]
 
 
 def test_one_member_costs_a_launch_and_no_wire() -> None:
