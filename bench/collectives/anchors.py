@@ -7,7 +7,7 @@ users report of their machines.
 from __future__ import annotations
 
 from eidolon_simcore import catalogue
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.fabric import settings
 from eidolon_simcore.network import Network, Port
 
@@ -24,7 +24,7 @@ def network(gpu: str, servers: int, **fields: object) -> Network:
         inter_bytes_per_s=model.nic_bytes_per_s,
         inter_latency_ns=2_000,
     )
-    return Network(DataflowEngine(), model, made)
+    return Network(NativeEngine(), model, made)
 
 
 def gpus(servers: int) -> list[Port]:

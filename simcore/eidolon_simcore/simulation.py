@@ -83,8 +83,9 @@ class Simulation:
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server
-        # a single rank has no collectives, and is evaluated in longer strides
-        self._rates = engine.rates(beside_collectives()) if plan.servers * plan.ranks_per_server > 1 else 0
+        self._rates = (
+            engine.rates(beside_collectives()) if plan.servers * plan.ranks_per_server > 1 else 0
+        )  # alone: none
         self._known_ranks: set[int] = set()
         self._expected_world = 1
         self._replies: dict[tuple[int, int], list[pb.Reply]] = {}

@@ -206,15 +206,17 @@ void bind_accounts(nb::module_ &module) {
       .def(nb::init<>())
       .def("define", &Meter::define)
       .def("take",
-           [](Meter &self, const Strided<std::uint32_t> &signatures, const Strided<std::uint64_t> &values) {
-             if (signatures.size() != values.size()) {
+           [](Meter &self, const Column<std::uint32_t> &signatures, const Column<std::uint64_t> &values,
+              const Times &durations) {
+             if (signatures.size() != values.size() || signatures.size() != durations.size()) {
                throw std::invalid_argument("columns are of one length");
              }
              for (std::size_t i = 0; i < signatures.size(); ++i) {
-               self.take(signatures(i), values(i));
+               self.take(signatures.data()[i], values.data()[i], durations.data()[i]);
              }
            })
-      .def("cut", &Meter::cut);
+      .def("cut", &Meter::cut)
+      .def("spent", [](Meter &self) { return as_array(self.spent()); });
   nb::class_<Prices>(module, "Prices")
       .def(nb::init<>())
       .def("define",

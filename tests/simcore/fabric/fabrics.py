@@ -7,7 +7,7 @@ from typing import Any
 
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.fabric import builders, settings
 from eidolon_simcore.fabric.settings import Settings
 from eidolon_simcore.fabric.topology import Port, Topology
@@ -35,7 +35,7 @@ def build(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any)
 
 
 def network(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any) -> Network:
-    return Network(DataflowEngine(), catalogue.gpu(gpu), make(gpu, servers, gpus, **fields))
+    return Network(NativeEngine(), catalogue.gpu(gpu), make(gpu, servers, gpus, **fields))
 
 
 def ports(count: int, per_server: int = 8) -> list[Port]:
