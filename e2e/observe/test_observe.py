@@ -203,6 +203,7 @@ def check_report(shown: dict[str, Element], summary: dict[str, Any]) -> None:
     assert [row[0] for row in rows(shown["Collectives"])] == operations
     assert tips(shown["Fabric"], "g")
     assert [source for source in summary["cost_share"] if source not in text(shown["Coverage"])] == []
+    assert any(row[-1].startswith("±") for row in rows(shown["Coverage"]))  # expected errors
     assert rows(shown["Configuration"])
     charts = list(shown[""].iter("svg"))
     assert len(charts) >= 5
