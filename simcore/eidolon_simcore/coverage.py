@@ -35,8 +35,8 @@ class Spent:
 
 def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
     """``families``: nanoseconds by family and source. ``operations``: the costliest, with their expected errors.
-    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound; ``errors``: the same
-    by source. (Collectives are not in it: their errors are those of the fabric's model.)"""
+    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound; ``errors``: the
+    same by source. (Collectives are not in it: their errors are those of the fabric's model.)"""
     families: dict[str, dict[str, int]] = {}
     operations: dict[tuple[str, str, str], dict[str, Any]] = {}
     total = wrong = 0.0
