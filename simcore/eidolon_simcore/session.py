@@ -21,7 +21,7 @@ from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, pace
 from eidolon_simcore.collectives import Collectives
-from eidolon_simcore.costs import SOURCES, CostModel
+from eidolon_simcore.costs import CROWDED_LANES, CROWDED_NS, SOURCES, Cost, CostModel
 from eidolon_simcore.coverage import Spent
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
@@ -62,7 +62,7 @@ _FOREGROUND, _BLOCKING = np.uint8(RecordFlag.FOREGROUND), np.uint8(RecordFlag.BL
 _GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN_GRAPH)
 _AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
 _HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
-_K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
+_K_IDLE, _K_CALLBACK, _K_HOST, _K_MARK = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST), int(Kind.MARK)
 _K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
 
 
@@ -106,7 +106,7 @@ class Labels:
 class Tally:
     """What is counted over all ranks for the summary."""
 
-    source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))  #: what sessions do not count
     unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
     reads: Reads = field(default_factory=Reads)
 
@@ -141,16 +141,14 @@ class Session:
         self._world = world
         self._reply = reply
         self._signatures: dict[int, Signature] = {}
-        self._base = np.zeros(CALL_IDS, np.int64)
-        self._per_byte = np.zeros(CALL_IDS, np.float64)
         self._label = np.zeros(CALL_IDS, np.uint32)
-        self._source = np.zeros(CALL_IDS, np.uint8)
-        self._class = np.zeros(CALL_IDS, np.uint16)
-        self._error = np.zeros(CALL_IDS, np.float32)
-        self._at_full_clock = np.zeros(CLASSES)  # device time since the last step's mark, by class
+        self._prices = _engine.Prices()
+        self._costs: dict[int, Cost] = {}  # of device work, by signature
         self.pace = FULL
         self._host_of_operator = np.zeros(CALL_IDS, np.int64)  # of device work whose operator is known
-        self._meter = _engine.Meter()  # launches and device time so far, by signature; what they do, from mark to mark
+        self._meter = _engine.Meter()  # what they do, from mark to mark
+        self._compiled = np.zeros(CALL_IDS, bool)  # kernels of torch.compile
+        self._entered = False  # one of them was launched since the last step's mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
@@ -195,32 +193,37 @@ class Session:
             source, operator_name = cost.source, operator.name if operator is not None else ""
             if operator is not None:
                 self._host_of_operator[number] = hostcost.operator_ns(signature.kind, operator.name)
-            self._base[number] = cost.base_ns
-            self._per_byte[number] = cost.ns_per_byte
-            self._source[number] = SOURCES.index(cost.source)
-            self._class[number] = cost.work_class
-            self._error[number] = cost.error
+            self._compiled[number] = signature.kind == "kernel" and signature.name.startswith("triton_")
+            self._costs[number] = cost
             of_launch = per_launch(signature, self._world.gpu, operator).values()
             self._meter.define(number, of_launch, per_byte(signature).values())
         name = f"{signature.kind} {signature.name}"
-        self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
+        label = self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
+        if number in self._costs:
+            cost = self._costs[number]
+            source_number = SOURCES.index(cost.source)
+            self._prices.define(number, cost.base_ns, cost.ns_per_byte, label, cost.work_class, source_number)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        columns = ("_base", "_per_byte", "_label", "_source", "_class", "_error", "_known", "_host_of_operator")
-        for name in columns:
+        for name in ("_label", "_known", "_compiled", "_host_of_operator"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
     def spent(self) -> Iterator[Spent]:
-        """The device time of each signature that was used."""
-        for number, count, ns in self._meter.spent().view(np.int64).reshape(-1, 3).tolist():
-            signature = self._signatures.get(number, _NONE)
-            operator = self._signatures.get(signature.get("op"))
-            source, error = SOURCES[self._source[number]], float(self._error[number])
-            yield Spent(signature, operator, count, ns, source, error)
+        """The device time of each signature that was used: in steps, if there were any."""
+        for number, (count, ns, free) in enumerate(self._prices.spent()):
+            if count or free:
+                signature = self._signatures.get(number, _NONE)
+                operator = self._signatures.get(signature.get("op"))
+                cost = self._costs.get(number, _FREE)
+                yield Spent(signature, operator, count, ns, cost.source, cost.error, free)
+
+    def source_ns(self) -> dict[str, int]:
+        """Device time so far, by the source of its cost."""
+        return dict(zip(SOURCES, self._prices.source_ns, strict=True))
 
     # ---- records --------------------------------------------------------------------------------------------------
 
@@ -282,7 +285,7 @@ class Session:
 
     def _operations(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> NDArray[Any]:
         """The batch as operations: mapped, noted, folded."""
-        kinds, flags, signatures = records["kind"], records["flags"], records["sig"]
+        kinds, flags = records["kind"], records["flags"]
         out = np.zeros(len(records), OPERATION)
         out["seq"] = seqs
         out["op"] = OPERATIONS[kinds]
@@ -293,17 +296,8 @@ class Session:
         work = WORKS[kinds]
         launched = _NOTHING
         if work.any():
-            signature = signatures[work]
-            value = records["value"][work]
-            extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
-            duration = self._paced(self._base[signature] + extra.astype(np.int64), records, work)
-            out["work_ns"][work] = duration
-            out["label"][work] = self._label[signature]
-            out["work_class"][work] = self._class[signature]
-            launched = signature, value, duration
-            by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
-            for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
-                self._world.tally.source_ns[source] += int(ns)
+            self._price(out, records, work)
+            launched = records["sig"][work], records["value"][work], out["work_ns"][work]
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -317,20 +311,21 @@ class Session:
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
 
-    def _paced(self, duration: NDArray[np.int64], records: NDArray[Any], work: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _price(self, out: NDArray[Any], records: NDArray[Any], work: NDArray[np.bool_]) -> None:
         """Durations at the clock of their step: at a step's mark the clock follows from the step's work."""
-        classes = self._class[records["sig"][work]]
-        position = np.cumsum(work)
+        gap_ns = CROWDED_NS if len(self._lanes) >= CROWDED_LANES else 0
+        columns = (work, records["sig"], records["value"], out["work_ns"], out["label"], out["work_class"])
         begin = 0
-        for mark in [*np.flatnonzero(records["kind"] == Kind.MARK).tolist(), len(records) - 1]:
-            part = slice(begin, int(position[mark]))
-            self._at_full_clock += np.bincount(classes[part], weights=duration[part], minlength=CLASSES)
-            duration[part] = np.rint(duration[part] * np.array(self.pace.slowdown)[classes[part]]).astype(np.int64)
-            begin = part.stop
-            if records["kind"][mark] == Kind.MARK and self._at_full_clock.sum() >= LEAST_WORK_NS:
-                self.pace = pace(self._at_full_clock.tolist(), self._world.gpu)
-                self._at_full_clock[:] = 0.0
-        return duration
+        for mark in np.flatnonzero(records["kind"] == _K_MARK).tolist():
+            self._prices.take(*(column[begin:mark] for column in columns), gap_ns)
+            self._prices.begin()
+            begin = mark
+            times = self._prices.at_full_clock[:CLASSES]
+            if sum(times) >= LEAST_WORK_NS:
+                self.pace = pace(times, self._world.gpu)
+                self._prices.set_pace(self.pace.slowdown)
+                self._prices.cut()
+        self._prices.take(*(column[begin:] for column in columns), gap_ns)
 
     def _flags(self, out: NDArray[Any], kinds: NDArray[Any], flags: NDArray[Any]) -> NDArray[np.bool_]:
         """Sets the engine's flags; returns which operations have no host node of their own."""
@@ -350,12 +345,23 @@ class Session:
             host = self._host[records["call"]]
             by_operator = self._host_of_operator[records["sig"]]
             host = np.where(by_operator > 0, by_operator, host)
+            self._enter_compiled(host, records)
         host = np.where(POLLS[kinds], np.maximum(host, hostcost.POLL_NS), host)
         sleeps = kinds == _K_SLEEP
         if sleeps.any():
             host = np.where(sleeps, host + np.minimum(records["value"], np.uint64(1 << 62)).astype(np.int64), host)
         host[hostless | MOVES[kinds]] = 0
         return host
+
+    def _enter_compiled(self, host: NDArray[np.int64], records: NDArray[Any]) -> None:
+        """The first compiled kernel of a step pays for what torch.compile does before it."""
+        compiled, marks = self._compiled[records["sig"]], records["kind"] == _K_MARK
+        for i in np.flatnonzero(compiled | marks).tolist():
+            if marks[i]:
+                self._entered = False
+            elif not self._entered:
+                self._entered = True
+                host[i] += hostcost.entry_ns()
 
     # ---- records looked at one by one -----------------------------------------------------------------------------
 
@@ -505,6 +511,7 @@ class Session:
 
 
 _NONE = Signature("", "", {})
+_FREE = Cost(0, 0.0, "unknown", error=1.0)
 _NOTHING = np.zeros(0, np.uint32), np.zeros(0, np.uint64), np.zeros(0, np.int64)  # as launched
 
 
