@@ -18,8 +18,7 @@ def network(gpu: str, servers: int, **fields: object) -> Network:
     model = catalogue.gpu(gpu)
     made = settings.parse(
         fields,
-        gpu=model,
-        servers=servers,
+        gpus=[model] * servers,
         gpus_per_server=8,
         inter_bytes_per_s=model.nic_bytes_per_s,
         inter_latency_ns=2_000,

@@ -578,8 +578,8 @@ template <typename Archive> void Engine::archive(Archive &ar) {
   }
   ar(settings_, network_, link_latency_, tables_, ranks_, index_of_, patterns_, collectives_, free_collectives_,
      agenda_, journal_, coupled_, bounds_, resting_, dirty_, is_dirty_, jumps_, now_, horizon_, late_, late_ranks_,
-     wanted_, wanted_unbounded_, is_busy_, busy_ranks_, is_acting_, acting_ranks_, ended_ranks_, asking_, is_asking_, unswept_, collectives_made_,
-     rollbacks_, rollback_depth_ns_, rollback_depth_max_ns_);
+     wanted_, wanted_unbounded_, is_busy_, busy_ranks_, is_acting_, acting_ranks_, ended_ranks_, asking_, is_asking_,
+     unswept_, collectives_made_, rollbacks_, rollback_depth_ns_, rollback_depth_max_ns_);
 }
 
 std::string Engine::snapshot() {

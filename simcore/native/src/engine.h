@@ -14,8 +14,9 @@
 // collectives, device rates, host lanes and other ranks.
 //
 // The horizon is the least time at which any rank may still act, or at which something is still to happen. What ended
-// up to it is final. Conservative, an idle rank may too while another one runs, which it may be waiting for in real time:
-// its clock is left behind only if time cannot go on otherwise. So it matters little when a rank happened to sleep.
+// up to it is final. Conservative, an idle rank may too while another one runs, which it may be waiting for in real
+// time: its clock is left behind only if time cannot go on otherwise. So it matters little when a rank happened to
+// sleep.
 #pragma once
 
 #include <algorithm>

@@ -21,9 +21,7 @@ def make(
 ) -> Settings:
     return settings.parse(
         fields or None,
-        gpu=catalogue.gpu(gpu),
-        gpus=gpus_by_server,
-        servers=servers,
+        gpus=gpus_by_server or [catalogue.gpu(gpu)] * servers,
         gpus_per_server=gpus,
         inter_bytes_per_s=catalogue.gpu(gpu).nic_bytes_per_s,
         inter_latency_ns=2_000,
