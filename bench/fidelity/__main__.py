@@ -1,4 +1,5 @@
-"""Prints the table of errors; with --check exits 1 where a memory peak is off by more than its bar."""
+"""Prints the table of errors, their means against the bars, and how much of the device time has a measured or
+interpolated cost."""
 
 from __future__ import annotations
 
@@ -22,11 +23,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="lines that run side by side")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
+    parser.add_argument("--subset", action="store_true", help="only the lines of the short report for CI")
+    parser.add_argument("--regressions", action="store_true", help="fail where a step time is worse than it was")
     arguments = parser.parse_args()
     chosen = [
         line
         for line in truth.lines(arguments.gpu)
-        if arguments.only in line.args and arguments.world in (None, line.world)
+        if arguments.only in line.args
+        and arguments.world in (None, line.world)
+        and (not arguments.subset or line.name in truth.SUBSET)
     ]
     head = f"{'step ms':>9} {'real':>9} {'error':>7}  {'allocated MiB':>13} {'error':>8}  {'reserved MiB':>12}"
     print(f"{'run':<64} {head} {'error':>8}  {'wall s':>6}")
@@ -51,13 +56,30 @@ def main() -> None:
             flush=True,
         )
         figures.append(
-            {"line": line.name, "step_error": step, "allocated_error": allocated, "reserved_error": reserved}
+            {
+                "line": line.name,
+                "host_bound": line.host_bound,
+                "result": result,
+                "real": line.fields,
+                "step_error": step,
+                "median_error": result["step_ms_median"] / line.fields["step_ms_median"] - 1,
+                "allocated_error": allocated,
+                "reserved_error": reserved,
+                "known_share": truth.known_share(outcome.summary),
+                "free": outcome.summary.get("coverage", {}).get("free", {}),
+                "summary": outcome.summary,
+            }
         )
         if abs(allocated) > ALLOCATED_BAR or abs(reserved) > RESERVED_BAR:
             missed.append(line.name)
     print("h: bound by the host; its error is the distance outside [min, max] of the real steps")
+    for text in truth.means(figures):
+        print(text)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    worse = truth.regressions(arguments.gpu, {one["line"]: one["step_error"] for one in figures})
+    if arguments.regressions and (worse or len(figures) < len(chosen)):
+        raise SystemExit("worse than bench/fidelity/baseline.json, or no result: " + "; ".join(worse + missed))
     if arguments.check and missed:
         raise SystemExit("memory peaks off, or no result: " + "; ".join(missed))
 
