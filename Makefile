@@ -153,6 +153,7 @@ e2e-full: setup images torch-site
 # The first time it builds Kubernetes from its Go modules, into the user's cache: a quarter of an hour on two cores.
 cluster-up: setup
 	$(BIN)/python -m e2e.cluster up
+	$(BIN)/python -c 'from e2e.cluster import binaries; binaries.build(["helm"])'
 
 cluster-down: setup
 	$(BIN)/python -m e2e.cluster down
