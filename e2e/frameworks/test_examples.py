@@ -43,6 +43,7 @@ def slow(*values: object) -> object:
         "torchtitan-fsdp2",
         slow("torchtitan-fsdp2-ac-full"),
         slow("torchtitan-fsdp2-compile"),
+        slow("torchtitan-fsdp2-float8"),
         slow("torchtitan-fsdp2-tp2"),
         "torchtitan-pp2",
         slow("torchtitan-pp2-interleaved"),
