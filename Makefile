@@ -144,8 +144,9 @@ e2e-frameworks-fast: setup setup-frameworks
 	$(BIN)/python -m pytest e2e/frameworks -s -m "not slow" $(ARGS)
 
 # On the cluster of e2e/cluster, which stays up for the next time (`make cluster-down`), or on that of KUBECONFIG.
+# Two tests at a time: each mostly waits for its pods.
 e2e-kubernetes: setup images torch-site
-	$(BIN)/python -m pytest e2e/kubernetes -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest e2e/kubernetes -m "not slow" --numprocesses 2 --dist worksteal $(ARGS)
 
 e2e-full: setup images torch-site
 	$(BIN)/python -m pytest e2e/local e2e/kubernetes -s $(ARGS)

@@ -7,10 +7,12 @@ The images are those of the checkout (`make images`). A cluster that is given by
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,16 +95,27 @@ class Cluster:
             os.kill(process, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Of the processes that run tests (pytest-xdist) one at a time is in here: what the first prepares others find."""
+    file = REPOSITORY / "build" / "e2e-kubernetes.lock"
+    file.parent.mkdir(exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """Brought up if need be, and left up: the next run starts at once. `python -m e2e.cluster down` ends it."""
-    binaries.build(["kubectl", "helm"])
-    if "KUBECONFIG" in os.environ:
-        return Cluster(Kubectl(binaries.program("kubectl"), Path(os.environ["KUBECONFIG"])), None)
-    layout = Layout.default()
-    lifecycle.up(layout)
-    loaded = _load_images(layout)
-    return Cluster(Kubectl(binaries.program("kubectl"), layout.kubeconfig), layout, new_images=loaded)
+    with alone():
+        binaries.build(["kubectl", "helm"])
+        if "KUBECONFIG" in os.environ:
+            return Cluster(Kubectl(binaries.program("kubectl"), Path(os.environ["KUBECONFIG"])), None)
+        layout = Layout.default()
+        lifecycle.up(layout)
+        loaded = _load_images(layout)
+        return Cluster(Kubectl(binaries.program("kubectl"), layout.kubeconfig), layout, new_images=loaded)
 
 
 def _load_images(layout: Layout) -> bool:
@@ -143,14 +156,14 @@ class Operator:
 def operator(cluster: Cluster) -> Operator:
     """The chart of the checkout, installed for all namespaces with its default values."""
     installed = Operator(cluster)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
-    namespace["metadata"]["labels"] = RESTRICTED  # type: ignore[index]
-    cluster.kubectl.apply(namespace)
-    installed.install()
-    if cluster.new_images:
-        where = f"--namespace={SYSTEM_NAMESPACE}"
-        cluster.kubectl("rollout", "restart", "deployment", where)
-        cluster.kubectl("rollout", "status", "deployment", where, "--timeout=120s")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE, "labels": RESTRICTED}}
+    with alone():
+        cluster.kubectl.apply(namespace)
+        installed.install()
+        if cluster.new_images:
+            where = f"--namespace={SYSTEM_NAMESPACE}"
+            cluster.kubectl("rollout", "restart", "deployment", where)
+            cluster.kubectl("rollout", "status", "deployment", where, "--timeout=120s")
     return installed
 
 
@@ -183,6 +196,16 @@ class Namespace:
         """The pods that are not being deleted, by name."""
         found = self.kubectl.list("pods", f"--namespace={self.name}", f"--selector={selector}")
         return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+    def finished_log(self, pod: str) -> str:
+        """All that the workload of a pod said. A run is over as soon as its commands are: the kubelet is told later."""
+
+        def ended() -> bool:
+            statuses = self.pods()[pod]["status"].get("containerStatuses", [])
+            return any(status["name"] == "workload" and "terminated" in status["state"] for status in statuses)
+
+        wait_for(ended, 60, lambda: self.pods()[pod]["status"])
+        return self.run("logs", pod, "-c", "workload")
 
     def wait_for_phase(self, name: str, *phases: str, timeout_s: float = 90) -> Object:
         """Waits until an object is in one of these phases; returns it.
@@ -239,7 +262,10 @@ def namespace(
     cluster: Cluster, operator: Operator, deleted: list[str], request: pytest.FixtureRequest
 ) -> Iterator[Namespace]:
     """A namespace of the test's own, deleted behind it; that it can be deleted is part of every test."""
-    name = request.node.name.split("[")[0].replace("_", "-").removeprefix("test-")[:50].strip("-")
+    words, _, case = request.node.name.removeprefix("test_").partition("[")
+    # Each case has its own: the next one need not wait until the last one's is gone.
+    suffix = f"-{zlib.crc32(case.encode()):08x}" if case else ""
+    name = words.replace("_", "-")[: 50 - len(suffix)].strip("-") + suffix
     kubectl = cluster.kubectl
     with contextlib.suppress(RefusedError):
         kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
@@ -251,19 +277,19 @@ def namespace(
     position = cluster.audit_position()
     yield made
     if "may_be_refused" not in request.keywords:
-        assert denied(cluster.audit(position), deleted) == []
+        assert denied(cluster.audit(position), name) == []
     kubectl("delete", "namespace", name, "--wait=false")
     deleted.append(name)
 
 
-def denied(requests: list[Object], deleted: list[str]) -> list[str]:
-    """The requests of our service accounts that the API server answered with 403, but for namespaces that are going."""
+def denied(requests: list[Object], namespace: str) -> list[str]:
+    """The requests of our service accounts that the API server answered with 403, but those in namespaces of others."""
     return [
         f"{request['user']['username']} {request['verb']} {request['requestURI']}"
         for request in requests
         if request["user"]["username"].startswith(f"system:serviceaccount:{SYSTEM_NAMESPACE}:")
         and request.get("responseStatus", {}).get("code") == 403
-        and request.get("objectRef", {}).get("namespace") not in deleted
+        and request.get("objectRef", {}).get("namespace") in (None, namespace, SYSTEM_NAMESPACE)
     ]
 
 
@@ -318,6 +344,8 @@ def simulated_cluster(name: str, *command: str, servers: int = 2, **spec: Any) -
         "workingDir": "/workloads",
         "volumes": [{"name": "workloads", "configMap": {"name": "workloads"}}],
         "volumeMounts": [{"name": "workloads", "mountPath": "/workloads", "readOnly": True}],
+        # With no request of its own it would get what agents and core leave it of a busy processor: next to nothing.
+        "resources": {"requests": {"cpu": "100m"}},
         **spec.pop("workload", {}),
     }
     return {
@@ -341,7 +369,11 @@ def start(namespace: Namespace, name: str, *arguments: str, **spec: object) -> N
 def working(namespace: Namespace, name: str) -> None:
     """Waits until the workload of a run works on both servers."""
     namespace.wait_for_phase(name, "Running")
-    wait_for(lambda: all("at work" in namespace.run("logs", pod, "-c", "workload") for pod in servers(name)), 60)
+    wait_for(
+        lambda: all("at work" in namespace.run("logs", pod, "-c", "workload") for pod in servers(name)),
+        60,
+        lambda: namespace.describe(name),
+    )
 
 
 def enough(namespace: Namespace, name: str) -> None:

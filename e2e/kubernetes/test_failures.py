@@ -98,9 +98,7 @@ def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
 def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
     """While the agents stand still nobody reads the rings: the ranks fill them, wait for room, and then end."""
     burst = RING_RECORDS + 1000
-    # With no request of its own it would get what agents and core leave it of a busy processor: next to nothing.
-    workload = {"resources": {"requests": {"cpu": "200m"}}}
-    start(namespace, "full", "--burst", str(burst), workload=workload)
+    start(namespace, "full", "--burst", str(burst))
     pods = [namespace.pods()[pod] for pod in servers("full")]
     agents = [agent for pod in pods for agent in namespace.cluster.processes(pod, "eidolon_interposer.agent")]
     enough(namespace, "full")
@@ -162,7 +160,7 @@ def operations(namespace: Namespace, name: str) -> int:
 
 def asked_for(namespace: Namespace, name: str) -> int:
     """How many operations the workloads say that they asked for."""
-    lines = [namespace.run("logs", pod, "-c", "workload").splitlines()[-1] for pod in servers(name)]
+    lines = [namespace.finished_log(pod).splitlines()[-1] for pod in servers(name)]
     return sum(int(line.removesuffix(" operations")) for line in lines)
 
 

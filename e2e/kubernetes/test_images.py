@@ -75,7 +75,7 @@ def test_an_image_that_sets_what_we_set(namespace: Namespace, image: str) -> Non
     workload = {"image": image, "command": ["python3", "-c", SCRIPT, *ENVIRONMENT]}
     namespace.apply(simulated_cluster("theirs", servers=1, workload=workload))
     namespace.wait_for_phase("theirs", "Succeeded", timeout_s=120)
-    values, loaded = namespace.run("logs", "theirs-server-0", "-c", "workload").splitlines()[-2:]
+    values, loaded = namespace.finished_log("theirs-server-0").splitlines()[-2:]
     found = json.loads(values)
     assert found["LD_PRELOAD"] == ["/eidolon/lib/libeidolon.so", ENVIRONMENT["LD_PRELOAD"]]
     assert found["LD_LIBRARY_PATH"] == ["/eidolon/lib", ENVIRONMENT["LD_LIBRARY_PATH"]]
@@ -106,7 +106,7 @@ def test_an_image_with_cuda_12(namespace: Namespace) -> None:
     }
     namespace.apply(simulated_cluster("twelve", servers=1, workload=workload))
     namespace.wait_for_phase("twelve", "Succeeded", timeout_s=120)
-    assert '"/eidolon/lib12"' in namespace.run("logs", "twelve-server-0", "-c", "workload")
+    assert '"/eidolon/lib12"' in namespace.finished_log("twelve-server-0")
 
 
 def test_a_plain_command_is_started_once_a_rank(namespace: Namespace) -> None:
@@ -114,12 +114,8 @@ def test_a_plain_command_is_started_once_a_rank(namespace: Namespace) -> None:
     workload = {"launcher": "plain", "command": ["python3", "-c", SCRIPT, *names], "ranksPerServer": 2}
     namespace.apply(simulated_cluster("plain", workload=workload, gpusPerServer=2))
     namespace.wait_for_phase("plain", "Succeeded", timeout_s=120)
-    lines = [
-        line
-        for number in range(2)
-        for line in namespace.run("logs", f"plain-server-{number}", "-c", "workload").splitlines()
-        if line.startswith("{")
-    ]
+    logs = [namespace.finished_log(f"plain-server-{number}") for number in range(2)]
+    lines = [line for log in logs for line in log.splitlines() if line.startswith("{")]
     found = sorted((json.loads(line) for line in lines), key=lambda values: int(values["RANK"][0]))
     assert [tuple(values[name][0] for name in names) for values in found] == [
         (str(rank), str(rank % 2), "4", "plain-server-0.plain") for rank in range(4)

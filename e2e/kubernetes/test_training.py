@@ -45,7 +45,7 @@ def test_the_example(namespace: Namespace, torch: str, tmp_path: Path) -> None:
     assert columns["THROUGHPUT"].endswith("tokens/s")
     assert columns["PHASE"] == "Succeeded"
     # What the framework's own clock said is what the simulation says.
-    log = namespace.run("logs", f"{name}-server-0", "-c", "workload")
+    log = namespace.finished_log(f"{name}-server-0")
     printed = [float(found[1]) for found in re.finditer(r"([\d.]+) ms", log)]
     assert printed, log
     assert seen["status"]["stepTimeNs"] / 1e6 == pytest.approx(printed[-1], rel=0.05)

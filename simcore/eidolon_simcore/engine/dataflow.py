@@ -523,27 +523,35 @@ class DataflowEngine:
     # ---- the horizon ----------------------------------------------------------------------------------------------
 
     def _present(self) -> int | None:
-        """Least clock of the ranks that run; None if all wait, are idle or have ended."""
+        """Least clock of the ranks that may act; None if all wait or have ended.
+
+        An idle rank may while another one runs, which it may be waiting for in real time.
+        """
         least: int | None = None
+        resting: int | None = None
+        runs = False
         for r in self._ranks.values():
             if r.ended and not r.chunks:
                 continue
             if r in self._asking:
                 bound = r.issue
-            elif r.idle or r.resuming or (r.blocked is not None and r.blocked.pending):
+            elif r.blocked is not None and r.blocked.pending:
+                continue
+            elif r.idle or r.resuming:
+                resting = r.clock if resting is None else min(resting, r.clock)
                 continue
             else:
-                bound = r.clock
+                bound, runs = r.clock, True
             if least is None or bound < least:
                 least = bound
-        return least
+        return min(least, resting) if runs and least is not None and resting is not None else least
 
     def _answer_early(self) -> bool:
         """Answers queries that no unknown end can make true any more."""
         if not self._asking:
             return False
-        horizon = self._present()
-        ready = sorted((r for r in self._asking if horizon is not None and r.issue <= horizon), key=lambda r: r.number)
+        horizon = self.horizon()
+        ready = sorted((r for r in self._asking if r.issue <= horizon), key=lambda r: r.number)
         for r in ready:
             wait = r.blocked
             assert wait is not None

@@ -14,7 +14,7 @@ namespace eidolon {
 namespace {
 constexpr std::uint32_t kMaxRank = 1U << 24;
 constexpr Time kMaxDuration = Time{1} << 53;
-constexpr std::uint64_t kFormat = 0x4549444f4c4f4e02; // "EIDOLON", 2
+constexpr std::uint64_t kFormat = 0x4549444f4c4f4e03; // "EIDOLON", 3
 } // namespace
 
 std::uint32_t Engine::index_of(std::uint32_t rank) const {
@@ -48,6 +48,7 @@ void Engine::add_rank(std::uint32_t number) {
   is_dirty_.push_back(0);
   wanted_.push_back(0);
   is_busy_.push_back(0);
+  is_acting_.push_back(0);
   is_asking_.push_back(0);
   if (resume_time() > 0) { // it joins a run that is under way
     ranks_.back().start_at(resume_time());
@@ -576,8 +577,8 @@ template <typename Archive> void Engine::archive(Archive &ar) {
     throw std::invalid_argument("not a snapshot of this version of the engine");
   }
   ar(settings_, network_, link_latency_, tables_, ranks_, index_of_, patterns_, collectives_, free_collectives_,
-     agenda_, journal_, coupled_, bounds_, dirty_, is_dirty_, jumps_, now_, horizon_, late_, late_ranks_, wanted_,
-     wanted_unbounded_, is_busy_, busy_ranks_, ended_ranks_, asking_, is_asking_, unswept_, collectives_made_,
+     agenda_, journal_, coupled_, bounds_, resting_, dirty_, is_dirty_, jumps_, now_, horizon_, late_, late_ranks_,
+     wanted_, wanted_unbounded_, is_busy_, busy_ranks_, is_acting_, acting_ranks_, ended_ranks_, asking_, is_asking_, unswept_, collectives_made_,
      rollbacks_, rollback_depth_ns_, rollback_depth_max_ns_);
 }
 

@@ -83,6 +83,7 @@ void Engine::drain(std::uint32_t index) {
 void Engine::refresh(std::uint32_t index) {
   const Rank &rank = ranks_[index];
   bounds_.set(index, rank.bound());
+  resting_.set(index, rank.rests() ? rank.clock() : kNever);
   if (rank.coupled) {
     coupled_.set(index, rank.next_time());
   }
@@ -90,6 +91,10 @@ void Engine::refresh(std::uint32_t index) {
   busy_ranks_ += busy;
   busy_ranks_ -= is_busy_[index];
   is_busy_[index] = busy;
+  const std::uint8_t acting = rank.acting() ? 1 : 0;
+  acting_ranks_ += acting;
+  acting_ranks_ -= is_acting_[index];
+  is_acting_[index] = acting;
   Time wanted = 0;
   for (const Rank::Ask &ask : rank.asks) {
     if (ask.blocks ? ask.done == kNever : is_sync(ask.kind) && rank.end_of(ask) == kNever) {
@@ -359,11 +364,16 @@ void Engine::rollback() {
 
 // ---- Going on ----
 
+Time Engine::least_bound() const {
+  const bool resting_may_act = !settings_.optimistic && acting_ranks_ > 0;
+  return std::min(bounds_.top_time(), resting_may_act ? resting_.top_time() : kNever);
+}
+
 Time Engine::safe_time() const {
   if (ranks_.size() < settings_.expected_ranks) {
     return 0;
   }
-  const Time bound = bounds_.top_time();
+  const Time bound = least_bound();
   if (bound != kNever) {
     return bound;
   }
@@ -423,7 +433,7 @@ void Engine::update_horizon() {
   if (ranks_.size() < settings_.expected_ranks) {
     return;
   }
-  const Time bound = bounds_.top_time();
+  const Time bound = least_bound();
   const Time next = next_time();
   if (bound == kNever) {
     if (all_ended() && next == kNever) {

@@ -14,7 +14,8 @@
 // collectives, device rates, host lanes and other ranks.
 //
 // The horizon is the least time at which any rank may still act, or at which something is still to happen. What ended
-// up to it is final.
+// up to it is final. Conservative, an idle rank may too while another one runs, which it may be waiting for in real time:
+// its clock is left behind only if time cannot go on otherwise. So it matters little when a rank happened to sleep.
 #pragma once
 
 #include <algorithm>
@@ -183,6 +184,8 @@ private:
   bool run_ahead();
   // Up to where nothing can arrive any more.
   [[nodiscard]] Time safe_time() const;
+  // The least time at which a rank may act by itself, kNever if none does before something else happens.
+  [[nodiscard]] Time least_bound() const;
   [[nodiscard]] bool all_ended() const { return ended_ranks_ == ranks_.size() && !ranks_.empty(); }
   [[nodiscard]] bool answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answer &answer) const;
   void update_horizon();
@@ -202,6 +205,7 @@ private:
   Ring<Happened> journal_;
   IndexedHeap coupled_; // coupled ranks by their next event
   IndexedHeap bounds_;  // ranks by the time at which they may act
+  IndexedHeap resting_; // idle ranks by the time at which they stand
   std::vector<std::uint32_t> dirty_;
   std::vector<std::uint8_t> is_dirty_;
   std::vector<Network::Ended> ended_;
@@ -215,6 +219,8 @@ private:
   std::size_t wanted_unbounded_ = 0;
   std::vector<std::uint8_t> is_busy_; // by rank: has operations that are not issued or completed
   std::size_t busy_ranks_ = 0;
+  std::vector<std::uint8_t> is_acting_; // by rank: it neither rests nor waits for us
+  std::size_t acting_ranks_ = 0;
   std::size_t ended_ranks_ = 0;
   std::vector<std::uint32_t> asking_;
   std::vector<std::uint8_t> is_asking_;

@@ -21,6 +21,11 @@ Time Rank::bound() const {
   return clock_;
 }
 
+bool Rank::acting() const {
+  return !ended && !idle && !host_blocked() && !owes_unissued() &&
+         std::all_of(asks.begin(), asks.end(), [](const Ask &ask) { return ask.background; });
+}
+
 Time Rank::late_time() const {
   return next_ < ops_.end() && !waiting_ && is_late(ops_[next_].op, issue_at_) ? issue_at_ : kNever;
 }

@@ -95,6 +95,10 @@ public:
 
   // The least time at which the rank may act by itself, kNever if something else comes first.
   [[nodiscard]] Time bound() const;
+  // Idle, and all that was sent before is done.
+  [[nodiscard]] bool rests() const { return idle && !ended && !host_blocked() && exhausted(); }
+  // A foreground thread of it runs in real time: it is not idle and waits for no answer.
+  [[nodiscard]] bool acting() const;
   [[nodiscard]] Time clock() const { return waiting_ ? ops_[next_].issue : clock_; }
   [[nodiscard]] bool exhausted() const { return next_ == ops_.end(); }
   [[nodiscard]] bool host_blocked() const { return waiting_ || stalled_; }
