@@ -22,7 +22,7 @@ from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.costs import LAUNCH_GAP_NS, CostModel, analyse
 from eidolon_simcore.roofline import Roofline
 from eidolon_simcore.signature import Signature
-from eidolon_simcore.tables import Points, Work
+from eidolon_simcore.tables import Known, Points
 
 GPU = gpu("h100-sxm")
 ROOFLINE = Roofline(GPU)
@@ -38,23 +38,19 @@ def rows(path: Path) -> list[Row]:
     ]
 
 
-def points(all_rows: Iterable[Row]) -> list[tuple[Work, float]]:
-    found: dict[str, tuple[Work, list[float]]] = {}
-    for signature, operator, ns in all_rows:
-        analysis = analyse(ROOFLINE, signature, operator)
-        if analysis is not None:
-            found.setdefault(repr(analysis.work), (analysis.work, []))[1].append(ns)
-    return [(work, statistics.median(times)) for work, times in found.values()]
+def points(all_rows: Iterable[Row]) -> list[Known]:
+    analysed = ((analyse(ROOFLINE, signature, operator), ns) for signature, operator, ns in all_rows)
+    return [Known(analysis.work, ns) for analysis, ns in analysed if analysis is not None]
 
 
-def gemms() -> list[tuple[Work, float]]:
+def gemms() -> list[Known]:
     """The published table."""
     found = []
     for point in store.load():
         if point.signature.kind == "gemm" and point.operator is None and point.signature.get("ta", 0):
             analysis = analyse(ROOFLINE, point.signature, None)
             assert analysis is not None
-            found.append((analysis.work, point.ns))
+            found.append(Known(analysis.work, point.ns))
     return found
 
 
@@ -71,8 +67,8 @@ def compare(title: str, of: list[Row], model: CostModel) -> None:
         families[signature.kind][1] += guess
     by_source = ", ".join(f"{source} {ns / estimated:.1%}" for source, ns in sources.most_common())
     print(f"{title:38} {measured / 1e6:9.2f} ms measured {estimated / measured - 1:+6.1%}   {by_source}")
-    for kind, (real, guess) in sorted(families.items(), key=lambda item: -item[1][0]):
-        print(f"    {kind:34} {real / 1e6:9.2f} ms          {guess / real - 1:+6.1%}")
+    for kind, (real, total) in sorted(families.items(), key=lambda item: -item[1][0]):
+        print(f"    {kind:34} {real / 1e6:9.2f} ms          {total / real - 1:+6.1%}")
 
 
 def held_out_gemms(seed: int = 8) -> None:
@@ -81,10 +77,10 @@ def held_out_gemms(seed: int = 8) -> None:
     cut = len(table) // 5
     known = Points(table[cut:])
     errors = []
-    for work, ns in table[:cut]:
-        estimate = known.estimate(work)
+    for one in table[:cut]:
+        estimate = known.estimate(one.work)
         assert estimate is not None
-        errors.append(abs(estimate.ns / ns - 1))
+        errors.append(abs(estimate.ns / one.ns - 1))
     print(f"{len(errors)} GEMMs held out: mean {statistics.mean(errors):.1%}, median {statistics.median(errors):.1%}")
 
 

@@ -3,10 +3,10 @@
     python -m bench.tables --gpu h200 --traces TRACE.json.gz ... --operators operators.parquet ...
     python -m bench.tables --gemm gemm_perf.parquet
 
-A trace's kernels become points by signature: the median of those that no collective ran beside. ``--operators`` takes
-what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core (Apache-2.0;
-``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and cuBLAS on an H100;
-odd row counts beside even ones are left out."""
+A trace's kernels become points by signature: the mean of those that no collective ran beside (hiccups left out).
+``--operators`` takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core
+(Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and
+cuBLAS on an H100; odd row counts beside even ones are left out."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from eidolon_simcore.roofline import Analysis, Roofline
 from eidolon_simcore.signature import Signature
 
 TABLES = Path(__file__).parents[1] / "simcore" / "eidolon_simcore" / "data" / "tables"
+HICCUP = 4.0
 BESIDE = 0.05  #: share of a kernel's time with a collective beside it that makes it no clean measurement
 
 
@@ -43,6 +44,15 @@ def collectives(path: Path) -> list[tuple[float, float]]:
         for e in events
         if e.get("ph") == "X" and e.get("cat") == "kernel" and "nccl" in e["name"]
     )
+
+
+def idle_ns(path: Path) -> float:
+    """Time from a trace's first kernel to its last with no kernel but collectives under way."""
+    spans = sorted((row.begin_ns, row.end_ns) for row in recorded.read(path))
+    idle, reached = 0.0, spans[0][0]
+    for begin, end in spans:
+        idle, reached = idle + max(0.0, begin - reached), max(reached, end)
+    return idle
 
 
 def overlap(spans: list[tuple[float, float]], begin: float, end: float) -> float:
@@ -63,7 +73,7 @@ def points(traces: Iterable[Path], gpu: Gpu) -> dict[tuple[str, str, str, str], 
         busy = collectives(path)
         rows = [row for row in recorded.read(path) if overlap(busy, row.begin_ns, row.end_ns) < BESIDE]
         classes = [analysis.kind if (analysis := _analysis(roofline, row)) else 0 for row in rows]
-        slowdown = step_pace(zip(classes, (row.ns for row in rows), strict=True), gpu).slowdown
+        slowdown = step_pace(zip(classes, (row.ns for row in rows), strict=True), gpu, idle_ns(path)).slowdown
         for row, kind in zip(rows, classes, strict=True):
             found[_key(row.signature, row.operator)].append(row.ns / slowdown[kind])
     return found
@@ -73,7 +83,7 @@ def _analysis(roofline: Roofline, row: recorded.Recorded) -> Analysis | None:
     return analyse(roofline, row.signature, row.operator)
 
 
-def step_pace(measured: Iterable[tuple[int, float]], gpu: Gpu) -> Pace:
+def step_pace(measured: Iterable[tuple[int, float]], gpu: Gpu, idle: float = 0.0) -> Pace:
     """The clock that a step ran at, from (class of work, measured nanoseconds): what :func:`pace` says of the same work
     at the greatest clock, which is what is asked for; found by iterating."""
     times = [0.0] * CLASSES
@@ -81,7 +91,7 @@ def step_pace(measured: Iterable[tuple[int, float]], gpu: Gpu) -> Pace:
         times[kind] += ns
     found = FULL
     for _ in range(6):
-        found = pace([ns / slow for ns, slow in zip(times, found.slowdown, strict=True)], gpu)
+        found = pace([ns / slow for ns, slow in zip(times, found.slowdown, strict=True)], gpu, idle)
     return found
 
 
@@ -108,8 +118,15 @@ GPUS = {
 SOFTWARE = {"torch": "2.11.0+cu130", "driver": "580.159.04"}
 
 
+def mean(ns: list[float]) -> float:
+    """The mean, as what counts is a step's sum: one signature may stand for launches of two lengths. What took more
+    than :data:`HICCUP` times the median was held up by something else."""
+    bound = HICCUP * statistics.median(ns)
+    return statistics.fmean(min(one, bound) for one in ns)
+
+
 def _columns(found: Mapping[tuple[str, str, str, str], list[float]]) -> dict[str, list[Any]]:
-    rows = sorted((key, statistics.median(ns), len(ns)) for key, ns in found.items())
+    rows = sorted((key, mean(ns), len(ns)) for key, ns in found.items())
     columns: dict[str, list[Any]] = {
         key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "attributes", "operator"))
     }

@@ -338,7 +338,7 @@ ENGINE = [
                 "none",
                 [
                     Query("eidolon_engine_virtual_to_real_ratio{}", "since the start, {{run}}"),
-                    Query("rate(eidolon_engine_horizon_seconds{}[$window])", "now, {{run}}"),
+                    Query("deriv(eidolon_engine_horizon_seconds{}[$window])", "now, {{run}}"),
                 ],
                 "Seconds simulated in a real second.",
             ),

@@ -7,7 +7,7 @@ users report of their machines.
 from __future__ import annotations
 
 from eidolon_simcore import catalogue
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.fabric import settings
 from eidolon_simcore.network import Network, Port
 
@@ -18,13 +18,12 @@ def network(gpu: str, servers: int, **fields: object) -> Network:
     model = catalogue.gpu(gpu)
     made = settings.parse(
         fields,
-        gpu=model,
-        servers=servers,
+        gpus=[model] * servers,
         gpus_per_server=8,
         inter_bytes_per_s=model.nic_bytes_per_s,
         inter_latency_ns=2_000,
     )
-    return Network(DataflowEngine(), model, made)
+    return Network(NativeEngine(), model, made)
 
 
 def gpus(servers: int) -> list[Port]:

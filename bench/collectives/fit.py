@@ -27,6 +27,7 @@ from eidolon_simcore.fabric import tuner
 
 DATA = Path(tuner.__file__).parent.parent / "data" / "nccl.yaml"
 FIRST, STEP = 9, 2  #: fitted sizes are 2^9, 2^11, ...
+SMALL = 1 << 14  #: bytes up to which an all-to-all is sent in the same way by all versions
 START = {2: 3.2, 4: 4.5}  #: microseconds; see `starts`
 
 Key = tuple[str, str]
@@ -49,16 +50,26 @@ def time_us(line: Sequence[float], op: str, algorithm: str, ranks: int, size: An
     )
 
 
-def least_us(lines: Mapping[Key, Sequence[float]], op: str, ranks: int, size: Any) -> Any:
-    times = [
-        time_us(line, op, algorithm, ranks, size)
-        for (algorithm, _), line in lines.items()
-        if algorithm != "nvls" or ranks > 2
-    ]
-    return np.minimum.reduce(times)
+def chosen(gpu: str, lines: Mapping[Key, object], p: Point) -> Key:
+    """What NCCL's tuner takes: of a ring's protocols and NVLS."""
+    chooser = tuner.Tuner.of(catalogue.gpu(gpu))
+    keys = [key for key in lines if key[0] != "nvls" or p.ranks > 2]
+    return min(keys, key=lambda key: chooser.promised_us(p.op, *key, p.ranks, p.bytes, p.nccl))
 
 
-def fit_lines(op: str, points: Sequence[Point], forced: Sequence[Point], guess: Lines, *, prior: float) -> Lines:
+def told_us(
+    lines: Mapping[Key, Sequence[float]], op: str, ranks: int, size: Any, keys: Sequence[Key] | None = None
+) -> Any:
+    """By the lines that NCCL takes; without ``keys`` by the quickest, as for an all-to-all."""
+    if keys is None:
+        return np.minimum.reduce([time_us(line, op, algorithm, ranks, size) for (algorithm, _), line in lines.items()])
+    sizes = np.asarray(size, float)
+    return np.array([time_us(lines[key], op, key[0], ranks, at) for key, at in zip(keys, sizes, strict=True)])
+
+
+def fit_lines(
+    gpu: str, op: str, points: Sequence[Point], forced: Sequence[Point], guess: Lines, *, prior: float
+) -> Lines:
     """Least squares of the logarithms; outliers count little, ``prior`` is how much the guess does."""
     keys = list(guess)
     ring = [i for i, key in enumerate(keys) if key[0] == "ring"]
@@ -69,6 +80,10 @@ def fit_lines(op: str, points: Sequence[Point], forced: Sequence[Point], guess: 
     groups: dict[int, list[Point]] = defaultdict(list)
     for point in points:
         groups[point.ranks].append(point)
+    choices = {
+        ranks: None if op in ("all_to_all", "send") else [chosen(gpu, guess, p) for p in group]
+        for ranks, group in groups.items()
+    }
     by_key: dict[Key, list[Point]] = defaultdict(list)
     for point in forced:
         by_key[point.algorithm, point.protocol].append(point)
@@ -82,7 +97,7 @@ def fit_lines(op: str, points: Sequence[Point], forced: Sequence[Point], guess: 
         lines, parts = unpack(x), [prior * (x - start)]
         for ranks, group in groups.items():
             size = np.array([p.bytes for p in group], float)
-            parts.append(np.log(least_us(lines, op, ranks, size) / np.array([p.us for p in group])))
+            parts.append(np.log(told_us(lines, op, ranks, size, choices[ranks]) / np.array([p.us for p in group])))
         for key, group in by_key.items():
             if key in lines:
                 size = np.array([p.bytes for p in group], float)
@@ -94,21 +109,26 @@ def fit_lines(op: str, points: Sequence[Point], forced: Sequence[Point], guess: 
 
 
 def medians(points: Sequence[Point]) -> list[Point]:
-    """One point for all measurements of the same."""
-    groups: dict[tuple[int, int], list[float]] = defaultdict(list)
+    """One point for all measurements of the same, before NCCL 2.29 and since (the later one comes later)."""
+    groups: dict[tuple[int, int, bool], list[float]] = defaultdict(list)
     for p in points:
-        groups[p.ranks, p.bytes].append(p.us)
-    return [Point(points[0].op, n, size, float(np.median(us))) for (n, size), us in sorted(groups.items())]
+        groups[p.ranks, p.bytes, p.nccl >= 22900].append(p.us)
+    return [
+        Point(points[0].op, n, size, float(np.median(us)), 22900 if newer else 22809)
+        for (n, size, newer), us in sorted(groups.items())
+    ]
 
 
-def corrections(op: str, lines: Lines, points: Sequence[Point]) -> dict[int, list[float]]:
+def corrections(gpu: str, op: str, lines: Lines, points: Sequence[Point]) -> dict[int, list[float]]:
     result = {}
     for ranks in sorted({p.ranks for p in points}):
         known = {int(math.log2(p.bytes)): p for p in points if p.ranks == ranks}
         row = []
         for at in range(FIRST, 30, STEP):
             p = known.get(at) or known[min(known, key=lambda k: abs(k - at))]
-            row.append(round(float(np.log(p.us / least_us(lines, op, ranks, float(p.bytes)))), 3))
+            keys = None if op == "all_to_all" else [chosen(gpu, lines, p)]
+            told = float(np.min(told_us(lines, op, ranks, [p.bytes] if keys else p.bytes, keys)))
+            row.append(round(math.log(p.us / told), 3))
         result[ranks] = row
     return result
 
@@ -127,8 +147,13 @@ def of_gpu(gpu: str, forced: Sequence[Point], hopper: Mapping[str, Lines]) -> tu
     trained: Train = {}
     for op in OPS:
         for entry, newer in ((op, False), (f"{op}@2.29", True)):
-            of_op = [p for p in points if p.op == op and (op != "all_to_all" or (p.nccl >= 22900) == newer)]
-            if not of_op or (newer and op != "all_to_all"):
+            if newer and op != "all_to_all":
+                continue
+            of_op = [p for p in points if p.op == op]
+            if op == "all_to_all":  # one channel and LL in every version up to SMALL; older ones were measured once
+                pooled = [p._replace(nccl=22900 if newer else 22809) for p in of_op if p.bytes <= SMALL]
+                of_op = [p for p in of_op if p.bytes > SMALL and (p.nccl >= 22900) == newer] + pooled
+            if max(p.bytes for p in of_op) <= SMALL:
                 continue
             train = medians(of_op)
             guess = {key: line for key, line in _GUESS.items() if key[0] == "ring" or op == "all_reduce"}
@@ -137,12 +162,12 @@ def of_gpu(gpu: str, forced: Sequence[Point], hopper: Mapping[str, Lines]) -> tu
             if hopper:
                 known = {("ring" if a == "p2p" else a, p): line for (a, p), line in hopper[entry].items()}
                 small = min(p.us for p in train if p.ranks == 2)
-                slower = small / least_us({("ring", "LL"): known["ring", "LL"]}, op, 2, 512.0)
+                slower = small / told_us({("ring", "LL"): known["ring", "LL"]}, op, 2, 512.0)
                 guess = _scaled({key: known[key] for key in guess}, slower, faster)
-                lines[entry] = fit_lines(op, train, [], guess, prior=0.15)
+                lines[entry] = fit_lines(gpu, op, train, [], guess, prior=0.15)
             else:
                 own = [p._replace(us=p.us - START[2]) for p in forced if p.op == op and p.protocol]
-                lines[entry] = fit_lines(op, train, own, guess, prior=0.05)
+                lines[entry] = fit_lines(gpu, op, train, own, guess, prior=0.05)
             trained[entry] = train
             if op == "all_to_all":
                 lines[entry] = {("p2p", protocol): line for (_, protocol), line in lines[entry].items()}
@@ -154,10 +179,10 @@ def unmeasured(lines: dict[str, dict[str, Lines]], forced: Sequence[Point]) -> N
     graphs = [p._replace(us=p.us - START[p.ranks]) for p in measured.graphs() if p.op == "broadcast"]
     own = [p._replace(us=p.us - START[2]) for p in forced if p.op == "broadcast" and p.protocol]
     ring_guess = {key: line for key, line in _GUESS.items() if key[0] == "ring"}
-    broadcast = fit_lines("broadcast", graphs, own, ring_guess, prior=0.05)
-    send = [p._replace(us=p.us - START[2]) for p in forced if p.op == "send"]
+    broadcast = fit_lines("h100-sxm", "broadcast", graphs, own, ring_guess, prior=0.05)
+    send = [p._replace(us=p.us - START[2]) for p in forced if p.op == "send" and p.bytes <= 1 << 28]
     two = {key: ring_guess[key] for key in (("ring", "LL"), ("ring", "Simple"))}
-    sends = fit_lines("send", send, [], two, prior=0.05)
+    sends = fit_lines("h100-sxm", "send", send, [], two, prior=0.05)
     reference = lines["h100-sxm"]["all_gather"]
     ring = lines["h100-sxm"]["all_reduce"]
     trees: Lines = {}
@@ -187,8 +212,9 @@ def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
     start: dict[int, float] = {}
     for ranks in (2, 4):
         of_ranks = [p for p in graphs if p.ranks == ranks and p.op in OPS]
-        gaps = [p.us - model_us(chooser, p) for p in of_ranks if p.bytes <= 1 << 22]
-        start[ranks] = float(np.median(gaps))
+        small = [(p.us, model_us(chooser, p)) for p in of_ranks if p.bytes <= 1 << 22]
+        fitted = least_squares(lambda s, of=small: [math.log((us + s[0]) / real) for real, us in of], START[ranks])
+        start[ranks] = float(fitted.x[0])
     pair = [round(start[2], 2), round(start[4] - start[2], 2)]
     left: dict[str, dict[int, list[float]]] = {}
     for op in sorted({p.op for p in graphs}):
@@ -213,17 +239,46 @@ HEAD = """\
 # doublings after that
 # launch: what a launch by torch adds to NCCL's own time (stream or CUDA graph): start_us [of 2 ranks, more per
 # doubling]
+# tuner: the figures by which NCCL's own tuner chooses (src/graph/tuning.cc, 2.30)
 # inter: NCCL's tuner (src/graph/tuning.cc, 2.30) on hops over the network; of one NIC 46 to 48 of 50 GB/s are seen
 init_ms: 200 # making a communicator; only start-up sees it
 corrections_from: 9
 corrections_step: 2
+bulk: {from_bytes: 335544320, faster: 1.19} # sends: their rate jumps between 256 and 384 MiB to one peer
 inter:
   hop_us:
     ring: {LL: 2.7, LL128: 4.0, Simple: 14.0}
     tree: {LL: 5.0, LL128: 8.5, Simple: 14.0}
     nvls_tree: {LL: 20.9, LL128: 20.9, Simple: 20.9}
   efficiency: {LL: 0.25, LL128: 0.86, Simple: 0.94}
+tuner: # inside a domain; NVLS: a latency of its own, no steps
+  base_us:
+    ring: {LL: 6.6, LL128: 14.0, Simple: 8.4}
+    tree: {LL: 6.8, LL128: 14.0, Simple: 8.4}
+    nvls: {Simple: 0}
+  hop_us:
+    ring: {LL: 0.6, LL128: 1.9, Simple: 3.4}
+    tree: {LL: 0.6, LL128: 1.25, Simple: 4.0}
+    nvls: {Simple: 25.0}
+  tree_factor: # of its rate, from 64 B on by powers of two
+    LL: [1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
+    LL128: [1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1]
+    Simple: [.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9]
 """
+
+#: What NCCL's tuner goes by: GB/s of all channels of a ring, what LL has at most, what LL128 has from NCCL 2.29 on, and
+#: NVLS for each GPU. The last two of a B200 are where the tables' times jump.
+TUNER = {
+    "a100-80gb-sxm": (240, 87.7, 240, 0),
+    "h100-sxm": (360, 141, 440, 45),
+    "h200-sxm": (360, 141, 440, 45),
+    "b200-sxm": (720, 282, 320, 90),
+}
+
+
+def _tuner(gpu: str) -> str:
+    bus, low_latency, ll128, nvls = TUNER[gpu]
+    return f"{{bus_gb_per_s: {bus}, ll_gb_per_s: {low_latency}, ll128_gb_per_s: {ll128}, nvls_gb_per_s: {nvls}}}"
 
 
 def write(
@@ -248,7 +303,12 @@ def write(
         text[-1] += " {}"
     text.append("gpus:")
     for gpu, entries in lines.items():
-        text += [f"  {gpu}:", f"    wire_bytes_per_s: {catalogue.gpu(gpu).nvlink_bytes_per_s}", "    lines:"]
+        text += [
+            f"  {gpu}:",
+            f"    wire_bytes_per_s: {catalogue.gpu(gpu).nvlink_bytes_per_s}",
+            f"    tuner: {_tuner(gpu)}",
+            "    lines:",
+        ]
         for op, of_op in sorted(entries.items()):
             text.append(f'      "{op}":')
             algorithms: dict[str, list[str]] = defaultdict(list)
@@ -260,7 +320,7 @@ def write(
             text.append(f'      "{op}":')
             text += [f"        {n}: {row}" for n, row in rows.items()]
     DATA.write_text("\n".join(text) + "\n", "utf-8")
-    for cached in (tuner._table, tuner._lines, tuner._correction):
+    for cached in (tuner._table, tuner._lines, tuner._chooses):
         cached.cache_clear()
 
 
@@ -273,7 +333,7 @@ def main() -> None:
         print(f"{gpu}: {', '.join(lines[gpu])}", flush=True)
     unmeasured(lines, forced)
     left = {
-        gpu: {entry: corrections(points[0].op, lines[gpu][entry], points) for entry, points in of_ops.items()}
+        gpu: {entry: corrections(gpu, points[0].op, lines[gpu][entry], points) for entry, points in of_ops.items()}
         for gpu, of_ops in trained.items()
     }
     write(lines, left, [0.0, 0.0], {})

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from bench.engine.fabric import LINK_BYTES_PER_S, FatTree, Flows, churn, numbers
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
-from eidolon_simcore.engine.dataflow import DataflowEngine
 from eidolon_simcore.engine.interface import OPERATION, Engine, Flag, Flow, Op, Rates
 from eidolon_simcore.engine.native import NativeEngine
 
@@ -72,10 +71,9 @@ def feed(engine: Engine, ops: NDArray[np.void], every: int) -> int:
 def stream() -> None:
     """One rank, one stream, a synchronisation every 1,000 kernels; from columns in to final spans out."""
     ops = kernels(2_000_000, 1000)
-    plain = 200_000 / cpu(lambda: feed(DataflowEngine(), ops[:200_000], 1000))
     for name, optimistic in (("conservative", False), ("optimistic", True)):
         rate = len(ops) / cpu(lambda o=optimistic: feed(NativeEngine(optimistic=o), ops, 1000))  # type: ignore[misc]
-        line(f"kernel events, {name}", rate, "events/s", 5e6, f"plain engine (Python): {plain:,.0f}")
+        line(f"kernel events, {name}", rate, "events/s", 5e6, "")
 
 
 def coupled() -> None:

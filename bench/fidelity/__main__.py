@@ -1,4 +1,5 @@
-"""Prints the table of errors; with --check exits 1 where a memory peak is off by more than its bar."""
+"""Prints the table of errors, their means against the bars, and how much of the device time has a measured or
+interpolated cost."""
 
 from __future__ import annotations
 
@@ -51,11 +52,25 @@ def main() -> None:
             flush=True,
         )
         figures.append(
-            {"line": line.name, "step_error": step, "allocated_error": allocated, "reserved_error": reserved}
+            {
+                "line": line.name,
+                "host_bound": line.host_bound,
+                "result": result,
+                "real": line.fields,
+                "step_error": step,
+                "median_error": result["step_ms_median"] / line.fields["step_ms_median"] - 1,
+                "allocated_error": allocated,
+                "reserved_error": reserved,
+                "known_share": truth.known_share(outcome.summary),
+                "free": outcome.summary.get("coverage", {}).get("free", {}),
+                "summary": outcome.summary,
+            }
         )
         if abs(allocated) > ALLOCATED_BAR or abs(reserved) > RESERVED_BAR:
             missed.append(line.name)
     print("h: bound by the host; its error is the distance outside [min, max] of the real steps")
+    for text in truth.means(figures):
+        print(text)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
     if arguments.check and missed:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Outcome:
     result: dict[str, Any] | None
     reason: str
     wall_s: float
+    summary: dict[str, Any] = field(default_factory=dict)  #: the simulator's own
 
 
 def lines(gpu: str) -> list[Line]:
@@ -64,7 +65,9 @@ def run(line: Line, limit_s: float) -> Outcome:
     with tempfile.TemporaryDirectory() as out:
         command += ["--out", out, "--"]
         if line.world > 1:  # a port of its own, so that lines can run side by side
-            port = 20_000 + zlib.crc32(line.name.encode()) % 10_000
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
             command += ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(port), *script]
         else:
             command += ["python", *script]
@@ -72,11 +75,13 @@ def run(line: Line, limit_s: float) -> Outcome:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
         except subprocess.TimeoutExpired:
             return Outcome(None, f"no result within {limit_s:.0f} s", time.monotonic() - start)
+        written = Path(out) / "summary.json"
+        summary = json.loads(written.read_text()) if written.exists() else {}
     wall_s = time.monotonic() - start
     for text in done.stdout.splitlines():
         _, found, rest = text.partition("RESULT ")
         if found:
-            return Outcome(json.loads(rest), "", wall_s)
+            return Outcome(json.loads(rest), "", wall_s, summary)
     tail = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
     return Outcome(None, f"exit code {done.returncode}: {' | '.join(tail)}", wall_s)
 
@@ -94,3 +99,30 @@ def step_error(line: Line, result: dict[str, Any]) -> float:
 def relative(result: dict[str, Any], line: Line, field: str) -> float:
     """Signed relative error of a field that both have."""
     return float(result[field] / line.fields[field] - 1)
+
+
+def known_share(summary: dict[str, Any]) -> float:
+    """Share of the device time of a run's steps, its collectives apart, whose cost is measured or interpolated."""
+    families = summary.get("coverage", {}).get("families", {})
+    total = sum(sum(by_source.values()) for by_source in families.values())
+    known = sum(by_source.get(source, 0) for by_source in families.values() for source in ("measured", "interpolated"))
+    return float(known / total) if total else 0.0
+
+
+def means(figures: list[dict[str, Any]]) -> list[str]:
+    """Lines of text: mean and greatest errors of both kinds of runs, coverage and operations without a cost."""
+    texts = []
+    for bound, bars in ((False, "bars: 2 %, 5 %"), (True, "bar: 8 %")):
+        errors = [abs(one["step_error"]) for one in figures if one["host_bound"] == bound]
+        if errors:
+            kind = "bound by the host" if bound else "bound by the GPU"
+            mean, most = sum(errors) / len(errors), max(errors)
+            texts.append(f"{kind}: {len(errors)} runs, mean error {mean:.1%}, greatest {most:.1%} ({bars})")
+    if figures:
+        least = min(figures, key=lambda one: float(one["known_share"]))
+        share = sum(one["known_share"] for one in figures) / len(figures)
+        text = f"device time with a measured or interpolated cost: mean {share:.1%}, least {least['known_share']:.1%}"
+        texts.append(f"{text} ({least['line']}) (bar: 95 %)")
+        free = sum(count for one in figures for count in one["free"].values())
+        texts.append(f"operations that took no time: {free} (bar: 0)")
+    return texts

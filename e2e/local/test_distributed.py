@@ -30,7 +30,7 @@ def test_what_torch_checks_across_ranks_holds_and_a_difference_is_noticed(
 ) -> None:
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", debug)
     script = "e2e/local/workloads/consistency.py"
-    result = run("--gpus-per-server", "2", "--", "torchrun", script)
+    result = run("--gpus-per-server", "2", "--", "torchrun", script, timeout_s=900)
     assert result.code == 0, result.all_output
     checks = ["ddp_agrees", "ddp_notices", "fsdp_agrees", *(["detail_notices"] if debug == "DETAIL" else [])]
     for rank in range(2):

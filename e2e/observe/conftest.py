@@ -39,6 +39,7 @@ class Observed:
     name: str
     summary: dict[str, Any]
     at: float
+    directory: Path
 
     @property
     def settled(self) -> list[dict[str, Any]]:
@@ -81,7 +82,7 @@ def observe(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) ->
         )
         assert done.returncode == 0, done.stdout + done.stderr
         summary = json.loads((out / "summary.json").read_text())
-        return Observed(name, summary, prometheus.last_step_at(name))
+        return Observed(name, summary, prometheus.last_step_at(name), out)
 
     return start
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+import statistics
 import subprocess
-import time
-import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 
-from e2e.observe.conftest import Observed
+from e2e.observe.browser import Graph, by_class, graph, measured, open_page, text
+from e2e.observe.conftest import BIN, Observed
 from e2e.observe.prometheus import BOARDS, Prometheus, filled, panel_queries
+from eidolon_operator.units import format_ns
 
 
 def last_step(prometheus: Prometheus, run: Observed) -> dict[str, Any]:
@@ -139,18 +141,86 @@ def test_recording_rules_are_evaluated(prometheus: Prometheus, slow: Observed) -
     assert tokens == pytest.approx(slow.settled[-1]["tokens_per_s"], rel=0.05)  # its window holds early steps, too
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def graph_of(prometheus: Prometheus, run: Observed, name: str, directory: Path, picture: Path) -> Graph:
+    return graph(prometheus.url, f'eidolon_step_last_duration_seconds{{run="{name}"}}', run.at, directory, picture)
+
+
 def test_a_browser_shows_the_step_time(prometheus: Prometheus, slow: Observed, tmp_path: Path) -> None:
     """Prometheus' own graph page in a headless Chromium. EIDOLON_PICTURES=DIR keeps the picture (docs/images)."""
     picture = Path(os.environ.get("EIDOLON_PICTURES", tmp_path)).absolute() / "prometheus-step-time.png"
-    page = {  # the page takes its end by the minute
-        "g0.expr": f'eidolon_step_last_duration_seconds{{run="{slow.name}"}}',
-        "g0.tab": "0",
-        "g0.range_input": "2m",
-        "g0.end_input": time.strftime("%Y-%m-%d %H:%M:00", time.gmtime(slow.at + 60)),
-    }
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    options = ["--hide-scrollbars", "--window-size=1120,880", "--virtual-time-budget=8000", f"--screenshot={picture}"]
-    url = f"{prometheus.url}/graph?{urllib.parse.urlencode(page)}"
-    subprocess.run([*browser, *options, url], check=True, capture_output=True, timeout=120)
-    assert picture.stat().st_size > 10_000
+    shown = graph_of(prometheus, slow, slow.name, tmp_path / "profile", picture)
+    assert shown.error == ""
+    (series,) = shown.series
+    assert series.startswith("eidolon_step_last_duration_seconds{")
+    assert f'run="{slow.name}"' in series
+    (line,) = shown.lines
+    assert len(line) >= 10  # a point a second
+    assert line[-1] == pytest.approx(last_step(prometheus, slow)["time_ns"] / 1e9, rel=0.01)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_graph_of_nothing_is_told_from_one_that_shows_a_line(
+    prometheus: Prometheus, slow: Observed, tmp_path: Path
+) -> None:
+    shown = graph_of(prometheus, slow, "nobody", tmp_path / "profile", tmp_path / "picture.png")
+    assert shown == Graph("No datapoints found.", [], [])
+
+
+def report(directory: Path, tmp_path: Path) -> dict[str, Element]:
+    """The sections of a run's report in a browser, by their titles; "" is the page as a whole."""
+    page = tmp_path / "report.html"
+    command = [str(BIN / "eidolon"), "report", str(directory), "--out", str(page)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    address = measured(page, tmp_path / "measured.html")
+    whole = open_page(address, tmp_path / "profile", tmp_path / "report.png", (1100, 4000))
+    return {"": whole} | {text(section.find("h2")): section for section in whole.iter("section")}
+
+
+def tips(section: Element, tag: str) -> list[str]:
+    """What the marks of the section's charts say under the mouse."""
+    return [text(each.find("title")) for each in section.iter(tag) if each.find("title") is not None]
+
+
+def rows(section: Element) -> list[list[str]]:
+    return [[text(cell) for cell in row.findall("td")] for row in section.iter("tr") if row.find("td") is not None]
+
+
+def check_report(shown: dict[str, Element], summary: dict[str, Any]) -> None:
+    """The page says what the summary does, in charts, tables and figures that take room on the screen."""
+    steps = summary["steps"][1:]
+    times = [format_ns(step["time_ns"]) for step in steps]
+    assert tips(shown["Step time"], "circle") == [
+        f"{step['index']}: {time}" for step, time in zip(steps, times, strict=True)
+    ]
+    assert len(rows(shown["Step time"])) == len(steps) + 1
+    figures = {text(box[0]): text(box[1]) for box in by_class(shown[""], "figure")}
+    assert figures["Step time"] == format_ns(statistics.median(step["time_ns"] for step in steps))
+    assert {"Tokens/s", "MFU", "Peak memory", "Known cost"} <= set(figures)
+    compute = [tip for tip in tips(shown["Where the time goes"], "rect") if ": compute" in tip]
+    assert len(compute) == len(steps)
+    assert [text(each.find("text")) for each in shown["Memory"].iter("g")] == ["0/0", "1/0"]
+    assert [row[0] for row in rows(shown["Collectives"])] == [entry["op"] for entry in summary["collectives"]]
+    assert tips(shown["Fabric"], "g")
+    assert set(text(shown["Coverage"]).split()) >= set(summary["cost_share"])
+    assert rows(shown["Configuration"])
+    charts = list(shown[""].iter("svg"))
+    assert len(charts) >= 5
+    for each in [*charts, *by_class(shown[""], "figure")]:
+        width, height = map(int, each.get("seen", "0 0").split())
+        assert min(width, height) > 20, each.attrib
+    named = {value for each in shown[""].iter() for name in ("src", "href") if (value := each.get(name))}
+    assert named == set()  # nothing from anywhere else
+
+
+def test_a_browser_shows_the_report(slow: Observed, tmp_path: Path) -> None:
+    check_report(report(slow.directory, tmp_path), slow.summary)
+
+
+def test_a_report_without_steps_does_not_pass_for_one(slow: Observed, tmp_path: Path) -> None:
+    """The check above can fail."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "plan.json").write_bytes((slow.directory / "plan.json").read_bytes())
+    (empty / "summary.json").write_text(json.dumps(slow.summary | {"steps": []}))
+    with pytest.raises(KeyError, match="Step time"):
+        check_report(report(empty, tmp_path), slow.summary)

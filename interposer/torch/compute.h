@@ -39,6 +39,7 @@ struct Computable {
   bool possible = false;   // tensors in, tensors out or mutated, not random, not a view, and the CPU has it
   bool before = false;     // reads its answer below the dispatcher
   bool from_sizes = false; // has no tensor argument: arange, full, eye, ...
+  bool joins = false;      // puts tensors together, and nothing else
   bool launches = false;   // by kernels of its own: what its parts leave known in its results is not the end of it
   size_t results = 0;
   std::optional<c10::OperatorHandle> handle{};
@@ -66,6 +67,14 @@ inline bool random(const c10::OperatorHandle &handle) {
          });
 }
 
+// What frameworks lay small tensors together with, of all ranks or to compare them with all ranks.
+inline bool joins_tensors(const std::string &name) {
+  for (const char *known : {"aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::split_with_sizes_copy"})
+    if (name == known)
+      return true;
+  return false;
+}
+
 inline bool reads_below_dispatcher(const std::string &name) { return name == "aten::nonzero" || name == "aten::equal"; }
 
 } // namespace detail
@@ -85,6 +94,7 @@ inline Computable computable(const Operator &op) {
       !out.handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
     return out;
   out.before = detail::reads_below_dispatcher(op.name);
+  out.joins = detail::joins_tensors(op.name);
   for (const auto &result : schema.returns()) {
     const auto kind = result.type()->kind();
     if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType && !out.before)
@@ -135,18 +145,19 @@ template <class F> bool all_tensors(const c10::IValue &value, F f) {
   return std::all_of(items.begin(), items.end(), one);
 }
 
-inline bool known(const c10::TensorImpl *tensor, bool read_by_host = false) {
+inline bool known(const c10::TensorImpl *tensor, bool wait = false) {
   if (tensor->numel() == 0)
     return true;
   char *storage = storage_of(tensor);
   if (storage == nullptr)
     return false;
   bool all = true;
-  // Sizes and flags that NCCL still has to bring are worth waiting for, and what the host reads next; other numbers,
-  // that nobody steers by, are not.
+  // Sizes and flags that NCCL still has to bring are worth waiting for; other numbers only where it is asked for: what
+  // the host reads next, and what is only moved (a parameter just broadcast that goes into a flat one). Arithmetic on
+  // them, that nobody steers by, is not.
   const bool integral = c10::isIntegralType(c10::typeMetaToScalarType(tensor->dtype()), /*includeBool=*/true);
   each_run(tensor, storage, [&](char *at, size_t n, bool exact) {
-    if ((integral || read_by_host) && all)
+    if ((integral || wait) && all)
       value_settle(at, n);
     all = all && exact && value_known(at, n) == n;
   });
@@ -155,6 +166,10 @@ inline bool known(const c10::TensorImpl *tensor, bool read_by_host = false) {
 
 inline bool all_known(const c10::IValue &value) {
   return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t); });
+}
+
+inline bool all_come(const c10::IValue &value) { // as all_known, with a wait for what NCCL has yet to bring
+  return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t, /*wait=*/true); });
 }
 
 inline Origin origin_of(const c10::IValue &value) {
@@ -280,7 +295,7 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
     return std::nullopt;
   auto overwritten = [&](size_t i) { return op.arguments[i].written && (op.overwrites || arguments[i].is_out()); };
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (!overwritten(i) && !detail::all_known(inputs[i]))
+    if (!overwritten(i) && !(how.joins ? detail::all_come(inputs[i]) : detail::all_known(inputs[i])))
       return std::nullopt;
   const detail::BelowModes below;
   Pending pending{.how = &how};

@@ -181,7 +181,7 @@ inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
     const c10::TensorImpl *source = op.copies ? second : first;
     const bool to_host = !op.copies || (first != nullptr && first->key_set().has(c10::DispatchKey::CPU));
     if (to_host && source != nullptr && plain_cuda(source) && source->numel() == 1 && detail::floating(source) &&
-        !detail::known(source, /*read_by_host=*/true))
+        !detail::known(source, /*wait=*/true))
       detail::state(source, {detail::real(detail::loss_now())}, Origin::kNumber);
     return {};
   }

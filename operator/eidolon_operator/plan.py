@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,7 +79,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
     groups = list(_groups(spec, source))
     first = groups[0]
     gpu = catalogue.gpu(first["gpu"])
-    fabric(spec, source)
+    _fabric(spec, groups, source)
     document = {
         "name": spec.name,
         "core": {
@@ -160,14 +160,16 @@ def _groups(spec: Spec, source: str) -> Iterator[dict[str, Any]]:
 
 def fabric(spec: Spec, source: str) -> tuple[Settings, Topology]:
     """The fabric of a spec, as the core will build it. Raises :class:`SpecError`."""
+    return _fabric(spec, list(_groups(spec, source)), source)
+
+
+def _fabric(spec: Spec, groups: Sequence[Mapping[str, Any]], source: str) -> tuple[Settings, Topology]:
     network = spec.network
-    gpus = [catalogue.gpu(group["gpu"]) for group in _groups(spec, source) for _ in range(group["servers"])]
+    gpus = [catalogue.gpu(group["gpu"]) for group in groups for _ in range(group["servers"])]
     try:
         settings = parse_fabric(
             network.topology,
-            gpu=gpus[0],
             gpus=gpus,
-            servers=spec.servers,
             gpus_per_server=spec.gpus_per_server,
             inter_bytes_per_s=network.inter_bytes_per_s or gpus[0].nic_bytes_per_s,
             inter_latency_ns=network.inter_latency_ns,

@@ -15,7 +15,6 @@ rank, least for a straggler.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,7 @@ TIMES = ("window", "compute", "communication", "copy", "host", "idle", "overlap"
 #: Columns that, added up, are the window.
 SPLIT = ("compute", "communication", "copy", "host", "idle")
 MAX_LINKS = 4_096  #: in the summary
+_WHO = 2  # columns of the ledger's rows before these: rank and device
 _COMPUTE, _COMMUNICATE, _COPY = 0, 1, 2
 _ACTIVITY = {"copy h2d": _COPY, "copy d2h": _COPY, "copy h2h": _COPY, "copy p2p": _COMMUNICATE}
 _BUS = {
@@ -113,7 +113,6 @@ class Accounts:
         self._loads: list[tuple[Pattern, NDArray[np.int64], NDArray[np.int64]]] = []
         self._rows = np.zeros((0, 2), np.int64)  # rank and device, of the last step
         self._ports_and_ranks: tuple[tuple[Port, ...], tuple[int, ...]] = (), ()
-        self._work: dict[int, deque[tuple[int, Work]]] = {}  # by rank: between marks
         self.last = empty_ledger()  #: of the last final step
         self.total = empty_ledger()  #: of all final steps but the first
 
@@ -124,8 +123,7 @@ class Accounts:
         self._ledger.add_lane(rank, lane, device)
 
     def mark(self, rank: int, seq: int, work: Work) -> None:
-        self._ledger.mark(rank, seq)
-        self._work.setdefault(rank, deque()).append((seq, work))
+        self._ledger.mark(rank, seq, work.values())
 
     def collective(self, call: CollectiveCall) -> None:
         kind = self._kinds.setdefault(call.op, len(self._kinds))
@@ -147,12 +145,12 @@ class Accounts:
     def step(self, step: Step) -> None:
         cuts = np.array([(rank, cut.seq, cut.end_ns) for rank, cut in sorted(step.cuts.items())], np.int64)
         rows, kinds, patterns = self._ledger.cut(*np.ascontiguousarray(cuts.reshape(-1, 3).T))
-        rows = rows.view(np.int64).reshape(-1, 2 + len(TIMES))
+        rows = rows.view(np.int64).reshape(-1, _WHO + len(TIMES) + len(WORK_FIELDS))
         kinds = kinds.view(np.int64).reshape(-1, 5)[:, 1:].tolist()
         self.last = Ledger(
-            *self._who(rows[:, :2]),
-            rows[:, 2:],
-            self._worked(step, rows),
+            *self._who(rows[:, :_WHO]),
+            rows[:, _WHO : _WHO + len(TIMES)],
+            rows[:, _WHO + len(TIMES) :].view(np.float64),
             {op: KindTotal(*kind) for op, kind in zip(self._kinds, kinds, strict=False) if kind[0]},
             self._carried(patterns.view(np.int64)),
         )
@@ -216,26 +214,6 @@ class Accounts:
             ports = tuple(Port(self._servers[rank], device) for rank, device in zip(ranks, devices, strict=True))
             self._ports_and_ranks = ports, ranks
         return self._ports_and_ranks
-
-    def _worked(self, step: Step, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The ranks' work in the step; a rank's with several devices is divided as their computing time is."""
-        sums = {}
-        for rank, cut in step.cuts.items():
-            marks = self._work.get(rank, deque())
-            sum_ = Work()
-            while marks and marks[0][0] <= cut.seq:
-                sum_ += marks.popleft()[1]
-            sums[rank] = sum_.values()
-        out = np.array([sums[rank] for rank in rows[:, 0].tolist()], np.float64).reshape(-1, len(WORK_FIELDS))
-        if len(rows) <= len(sums):  # no rank has several devices
-            return out
-        ranks, counts = np.unique(rows[:, 0], return_counts=True)
-        compute = 2 + TIMES.index("compute")
-        for rank in ranks[counts > 1].tolist():
-            at = rows[:, 0] == rank
-            busy = rows[at, compute].astype(np.float64)
-            out[at] *= (busy / busy.sum() if busy.any() else np.eye(1, len(busy))[0])[:, None]
-        return out
 
     def _pattern(self, pattern: Pattern) -> int:
         found = self._patterns.get(id(pattern))

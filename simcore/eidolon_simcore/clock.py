@@ -10,7 +10,8 @@ times at the greatest clock.
 What the figures are from:
 
 * H100 SXM: bf16 GEMMs back to back run at 1,320 MHz and 697 W. TorchTitan's Llama 8B (61 % GEMM, 15 % attention of a
-  step) has attention 1.26 and its largest GEMMs 1.04 times as long as on a GPU of the same SMs at 1,980 MHz.
+  step) has attention 1.22, its largest GEMMs 1.04 and all of them 1.11 times as long as on a GPU of the same SMs at
+  1,980 MHz.
 * H200: GEMMs 1,360 to 1,480 MHz and 1.17 times as long as alone, attention 1,740 to 1,800 MHz and 1.11 to 1.16, fp32
   GEMMs 560 W and memory-bound kernels 440 to 500 W at 1,980 MHz; half GEMM and half memory 1,680 MHz, a quarter GEMM
   1,965 MHz; steps of GPT-2, BERT and ResNet-50 1,980 MHz, Llama 1B and ViT-L 1,950 to 1,965, four layers of Llama 7B
@@ -27,10 +28,13 @@ from eidolon_simcore.roofline import ATTENTION, MATRIX, MEMORY, PLAIN
 
 CLASSES = max(MEMORY, MATRIX, ATTENTION, PLAIN) + 1
 EXPONENT = 0.86
-SENSITIVITY = {MATRIX: 0.3, ATTENTION: 1.0, PLAIN: 1.0}  #: of time to the clock, by class; others keep their time
+#: Of time to the clock, by class: ``time ~ f ** -(a + b (1 - f))``; others keep their time. The deeper the clock falls,
+#: the more of it is felt: a step's clock is a mean of clocks that swing by 100 MHz with its parts.
+SENSITIVITY = {MATRIX: (0.30, 0.15), ATTENTION: (0.25, 3.0), PLAIN: (1.0, 0.0)}
 #: Power at the greatest clock as a share of the limit. An H100's serve all models but those with figures of their own.
 POWER = {MEMORY: 0.71, MATRIX: 1.42, ATTENTION: 1.19, PLAIN: 0.81}
 OWN_POWER = {"h200-sxm": {MEMORY: 0.73, MATRIX: 1.36, ATTENTION: 1.12, PLAIN: 0.81}}
+IDLE_POWER = 0.25  #: share of the limit with no kernel under way, in a step
 LEAST_SHARE = 0.55  #: of the greatest clock
 LEAST_WORK_NS = 1_000_000  #: a list with less says nothing about a step
 _ROUNDS = 4  #: of the fixed point below: converges within 0.1 %
@@ -47,15 +51,21 @@ class Pace:
 FULL = Pace()
 
 
-def pace(work_ns: Sequence[float], gpu: Gpu) -> Pace:
-    """From device time at the greatest clock by class (index: class of work) of one step."""
+def pace(work_ns: Sequence[float], gpu: Gpu, idle_ns: float = 0.0) -> Pace:
+    """From device time at the greatest clock by class (index: class of work) of one step, and its time without any."""
     if sum(work_ns) < LEAST_WORK_NS:
         return FULL
     power = OWN_POWER.get(gpu.key, POWER)
     found = FULL
     for _ in range(_ROUNDS):
         times = [ns * slow for ns, slow in zip(work_ns, found.slowdown, strict=True)]
-        drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times)) / sum(times)
+        drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times))
+        drawn = (drawn + idle_ns * IDLE_POWER) / (sum(times) + idle_ns)
         clock = max(LEAST_SHARE, min(1.0, drawn ** (-1.0 / EXPONENT)))
-        found = Pace(clock, tuple(clock ** -SENSITIVITY.get(kind, 0.0) for kind in range(CLASSES)))
+        found = Pace(clock, tuple(_slowdown(clock, kind) for kind in range(CLASSES)))
     return found
+
+
+def _slowdown(clock: float, kind: int) -> float:
+    shallow, deep = SENSITIVITY.get(kind, (0.0, 0.0))
+    return float(clock ** -(shallow + deep * (1.0 - clock)))

@@ -15,6 +15,7 @@ measured on nothing is ``measured``, and the expected error is greater by :data:
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -22,7 +23,7 @@ from eidolon_simcore import catalogue, store
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.roofline import ATTENTION, FIT, MATRIX, MEMORY, Analysis, Roofline
 from eidolon_simcore.signature import Signature
-from eidolon_simcore.tables import Points, Work
+from eidolon_simcore.tables import Known, Points
 from eidolon_simcore.transfer import carried_ns
 
 __all__ = ["SOURCES", "Cost", "CostModel", "Signature"]
@@ -31,8 +32,10 @@ SOURCES = ("measured", "interpolated", "roofline", "unknown")
 MEASURED_GPUS = ("h100-sxm", "h200-sxm")  #: what the tables were measured on
 TRANSFER_ERROR = 0.08  #: of what GPUs with other SMs are given
 #: From the end of a kernel to the start of the next one on a busy stream: means of 1.2 to 1.7 us in 13 traces of steps
-#: on an H100 and an H200 (2.4 to 2.9 us under FSDP; why is not known). Without the profiler steps take as long.
+#: on an H100 and an H200 (2.3 to 2.7 us under FSDP, with its four or more streams), with a profiler or without.
 LAUNCH_GAP_NS = 1_450
+#: What that gap is longer by where a rank uses many streams, as under FSDP.
+CROWDED_LANES, CROWDED_NS = 4, 950
 _ERROR = {"roofline": 0.25, "unknown": 0.60}  #: found on kernels of the traces, each left out of the tables
 
 
@@ -54,6 +57,7 @@ class CostModel:
         self._gpu = gpu
         self._roofline = Roofline(gpu)
         self._given = points
+        self._found: dict[Hashable, Cost] = {}
 
     @cached_property
     def _points(self) -> Points:
@@ -62,8 +66,12 @@ class CostModel:
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
         """The cost of a device operation; ``operator`` is the "op" signature that its attribute ``op`` names."""
-        cost = self._cost(signature, operator)
-        return replace(cost, base_ns=cost.base_ns + LAUNCH_GAP_NS)
+        key = _key(signature), None if operator is None else _key(operator)
+        found = self._found.get(key)
+        if found is None:
+            cost = self._cost(signature, operator)
+            found = self._found[key] = replace(cost, base_ns=cost.base_ns + LAUNCH_GAP_NS)
+        return found
 
     def _cost(self, signature: Signature, operator: Signature | None) -> Cost:
         if signature.kind == "copy":
@@ -99,6 +107,11 @@ class CostModel:
         return Cost(4_000, 1e9 / min(10e9, gpu.pcie_bytes_per_s), "roofline", MEMORY, 0.5)
 
 
+def _key(s: Signature) -> Hashable:
+    """What is the same for all ranks: not their numbers of operators."""
+    return s.kind, s.name, tuple(item for item in s.attributes.items() if item[0] != "op")
+
+
 def analyse(roofline: Roofline, signature: Signature, operator: Signature | None) -> Analysis | None:
     """What the analytic model says; None for a kind that it does not know."""
     match signature.kind:
@@ -117,25 +130,20 @@ def analyse(roofline: Roofline, signature: Signature, operator: Signature | None
 
 @cache
 def measured_points(key: str) -> Points:
-    """All tables as points of a GPU of the catalogue. What several tables know comes from the first of them."""
+    """All tables as points of a GPU of the catalogue."""
     gpu = catalogue.gpu(key)
     models = {key: catalogue.gpu(key) for key in MEASURED_GPUS}
-    own: list[tuple[Work, float]] = []
-    carried: dict[tuple[str, tuple[float, ...]], tuple[Work, float]] = {}
+    known: list[Known] = []
     here = Roofline(gpu)
     for point in store.load():
         analysis = analyse(here, point.signature, point.operator)
         if analysis is None:
             continue
-        work = analysis.work
-        if point.gpu == gpu.key:
-            own.append((work, point.ns))
-            continue
-        source = models[point.gpu]
-        ns = carried_ns(point.ns, analysis.moved_bytes, _units(analysis), source, gpu)
-        carried.setdefault((work.group, work.sizes), (work, ns))
-    known = {(work.group, work.sizes) for work, _ in own}
-    return Points(own, (value for key, value in carried.items() if key not in known))
+        ns = point.ns
+        if point.gpu != gpu.key:
+            ns = carried_ns(ns, analysis.moved_bytes, _units(analysis), models[point.gpu], gpu)
+        known.append(Known(analysis.work, ns, point.count, carried=point.gpu != gpu.key))
+    return Points(known)
 
 
 def _units(analysis: Analysis) -> str:

@@ -1,10 +1,11 @@
 """Where a run's device time comes from: by family and source, and its costliest operations with their expected errors.
+Of runs with steps it is the time of their steps, without what came before the end of the first.
 
 Goes into ``summary.json``; ``eidolon explain`` prints it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +32,23 @@ class Spent:
     ns: int
     source: str
     error: float
+    free: int = 0  #: how many of them took no time
 
 
 def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
     """``families``: nanoseconds by family and source. ``operations``: the costliest, with their expected errors.
-    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound."""
+    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound.
+    ``free``: how many operations took no time, by name: none may (law 2)."""
     families: dict[str, dict[str, int]] = {}
     operations: dict[tuple[str, str, str], dict[str, Any]] = {}
+    free: dict[str, int] = {}
     total = wrong = 0.0
     for one in spent:
         family, name = _names(one.signature)
+        if one.free:
+            free[f"{family} {name}".strip()] = free.get(f"{family} {name}".strip(), 0) + one.free
+        if not one.count:
+            continue
         by_source = families.setdefault(family, {})
         by_source[one.source] = by_source.get(one.source, 0) + one.ns
         operator = one.operator.name if one.operator is not None else ""
@@ -68,12 +76,23 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
         entry["share"] = round(entry["ns"] / total, 6) if total else 0.0
     return {
         "expected_error": round(wrong / total, 4) if total else 0.0,
+        "free": dict(sorted(free.items())),
         "families": {
             family: dict(sorted(by_source.items()))
             for family, by_source in sorted(families.items(), key=lambda item: (-sum(item[1].values()), item[0]))
         },
         "operations": costliest[:MAX_OPERATIONS],
     }
+
+
+def doubts(found: Mapping[str, Any], unknown_share: float, limit: float) -> list[str]:
+    """What is wrong with a run's costs, a line each: a strict run fails for it."""
+    lines = []
+    if unknown_share > limit:
+        lines.append(f"{unknown_share:.0%} of the device time has no known cost (limit {limit:.0%})")
+    if found["free"]:
+        lines.append(f"{sum(found['free'].values())} operations took no time: {', '.join(found['free'])}")
+    return lines
 
 
 def _names(signature: Signature) -> tuple[str, str]:

@@ -138,11 +138,13 @@ FIELDS: Mapping[str, Field] = {
     "DCGM_FI_DEV_MEM_CLOCK": Field(_GAUGE, "Memory clock (in MHz).", lambda _, d: d.gpu.memory_clock_khz / 1e3),
     "DCGM_FI_DEV_GPU_TEMP": Field(
         _GAUGE,
-        "GPU temperature (in C).",
+        "GPU temperature (in C), follows power in a stated model.",
         lambda g, _: TEMPERATURES_C[0] + g.power * (TEMPERATURES_C[1] - TEMPERATURES_C[0]),
     ),
     "DCGM_FI_DEV_POWER_USAGE": Field(
-        _GAUGE, "Power draw (in W), a stated model.", lambda g, d: g.power * d.gpu.power_limit_mw / 1e3
+        _GAUGE,
+        "Power draw (in W), a stated model, mean over the last final step.",
+        lambda g, d: g.power * d.gpu.power_limit_mw / 1e3,
     ),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Field(
         _COUNTER, "Energy (in mJ) of the final steps but the first, in virtual time.", lambda g, _: g.energy_j * 1e3
@@ -157,15 +159,23 @@ FIELDS: Mapping[str, Field] = {
         _GAUGE, "Value of the last XID error encountered; none is simulated.", lambda *_: 0
     ),
     "DCGM_FI_DEV_FB_FREE": Field(
-        _GAUGE, "Framebuffer memory free (in MiB).", lambda g, d: (d.memory_bytes - g.used_bytes) // _MIB
+        _GAUGE,
+        "Framebuffer memory free (in MiB), at the end of the last final step.",
+        lambda g, d: (d.memory_bytes - g.used_bytes) // _MIB,
     ),
-    "DCGM_FI_DEV_FB_USED": Field(_GAUGE, "Framebuffer memory used (in MiB).", lambda g, _: g.used_bytes // _MIB),
+    "DCGM_FI_DEV_FB_USED": Field(
+        _GAUGE,
+        "Framebuffer memory used (in MiB), at the end of the last final step.",
+        lambda g, _: g.used_bytes // _MIB,
+    ),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": Field(
         _GAUGE,
         "NVLink bandwidth of both directions (in MB/s), mean over the last final step.",
         lambda g, _: (g.nvlink_out_bytes_per_s + g.nvlink_in_bytes_per_s) / 1e6,
     ),
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Field(_GAUGE, "Ratio of time the graphics engine is active.", lambda g, _: g.busy),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Field(
+        _GAUGE, "Ratio of time the graphics engine is active, over the last final step.", lambda g, _: g.busy
+    ),
     "DCGM_FI_PROF_SM_ACTIVE": Field(_GAUGE, "Ratio of SMs with work, over the last final step.", lambda g, _: g.sm),
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": Field(
         _GAUGE, "Ratio of cycles the tensor (HMMA) pipe is active, over the last final step.", lambda g, _: g.tensor

@@ -40,3 +40,8 @@ def call_ns(name: str) -> int:
     """Host time of one call of this name."""
     table = _table()
     return int(table["calls"].get(name, table["default"]))
+
+
+def entry_ns() -> int:
+    """Host time before the first kernel of ``torch.compile`` in a step."""
+    return int(_table()["compiled_entry"])

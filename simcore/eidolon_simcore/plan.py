@@ -123,9 +123,7 @@ def _network(core: Mapping[str, Any], gpus: Sequence[Gpu]) -> fabric.Settings:
     try:
         return fabric.parse(
             section.get("topology"),
-            gpu=gpus[0],
             gpus=gpus,
-            servers=len(gpus),
             gpus_per_server=_positive(core, "gpus_per_server"),
             inter_bytes_per_s=_positive(section, "inter_bytes_per_s", gpus[0].nic_bytes_per_s),
             inter_latency_ns=_get(section, "inter_latency_ns", int, 2_000),

@@ -67,7 +67,9 @@ def read(path: Path) -> Iterator[Recorded]:
 
 
 def _of_operator(event: dict[str, Any] | None, kernels: list[dict[str, Any]]) -> Iterator[Recorded]:
-    operator = None if event is None else operator_signature(event)
+    # inductor names its launches for the profiler alone: without one, the shim sees a Triton kernel in no operator
+    compiled = event is not None and event["name"].startswith("triton_")
+    operator = None if event is None or compiled else operator_signature(event)
     library, rest = _library(event, kernels) if event is not None else ({}, kernels)
     for signature, own in library.items():
         yield _recorded(_SIGNATURES[signature](event), operator, own)
@@ -187,12 +189,13 @@ def _attention(direction: str) -> Any:
         begin = int(direction == "backward")
         q, k, v = arguments["Input Dims"][begin : begin + 3]
         causal = "True" in arguments["Concrete Inputs"]
+        bias = bool(arguments["Input Dims"][8 if begin else 3])
         flags = [x for x in arguments["Concrete Inputs"] if x in ("True", "False")]
         if direction == "forward":  # compute_log_sumexp, is_causal, return_debug_mask
             causal = len(flags) > 1 and flags[1] == "True"
         facts = {"b": q[0], "h": q[1], "sq": q[2], "skv": k[2], "d": q[3], "dv": v[3], "kvh": k[1]}
         kind = _TYPES[arguments["Input type"][begin]][3]
-        return Signature("attention", direction, {**facts, "causal": int(causal), "dtype": kind})
+        return Signature("attention", direction, {**facts, "causal": int(causal), "dtype": kind, "bias": int(bias)})
 
     return signature
 

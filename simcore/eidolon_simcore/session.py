@@ -21,7 +21,7 @@ from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, pace
 from eidolon_simcore.collectives import Collectives
-from eidolon_simcore.costs import SOURCES, CostModel
+from eidolon_simcore.costs import CROWDED_LANES, CROWDED_NS, SOURCES, Cost, CostModel
 from eidolon_simcore.coverage import Spent
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, NetworkEngine, Op
@@ -62,7 +62,7 @@ _FOREGROUND, _BLOCKING = np.uint8(RecordFlag.FOREGROUND), np.uint8(RecordFlag.BL
 _GROUP_MORE, _IN_GRAPH = np.uint8(RecordFlag.GROUP_MORE), np.uint8(RecordFlag.IN_GRAPH)
 _AUTOGRAD, _PAYLOAD = np.uint8(RecordFlag.AUTOGRAD), np.uint8(RecordFlag.PAYLOAD)
 _HOST, _SYNC_LANE = int(Op.HOST), int(Op.SYNC_LANE)
-_K_IDLE, _K_CALLBACK, _K_HOST = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST)
+_K_IDLE, _K_CALLBACK, _K_HOST, _K_MARK = int(Kind.IDLE), int(Kind.CALLBACK), int(Kind.HOST), int(Kind.MARK)
 _K_COLLECTIVE, _K_SLEEP, _K_SYNC_DEVICE = int(Kind.COLLECTIVE), int(Kind.SLEEP), int(Kind.SYNC_DEVICE)
 
 
@@ -106,7 +106,7 @@ class Labels:
 class Tally:
     """What is counted over all ranks for the summary."""
 
-    source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))
+    source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))  #: what sessions do not count
     unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
     reads: Reads = field(default_factory=Reads)
 
@@ -141,18 +141,14 @@ class Session:
         self._world = world
         self._reply = reply
         self._signatures: dict[int, Signature] = {}
-        self._base = np.zeros(CALL_IDS, np.int64)
-        self._per_byte = np.zeros(CALL_IDS, np.float64)
         self._label = np.zeros(CALL_IDS, np.uint32)
-        self._source = np.zeros(CALL_IDS, np.uint8)
-        self._class = np.zeros(CALL_IDS, np.uint16)
-        self._error = np.zeros(CALL_IDS, np.float32)
-        self._at_full_clock = np.zeros(CLASSES)  # device time since the last step's mark, by class
+        self._prices = _engine.Prices()
+        self._costs: dict[int, Cost] = {}  # of device work, by signature
         self.pace = FULL
         self._host_of_operator = np.zeros(CALL_IDS, np.int64)  # of device work whose operator is known
-        self._spent_ns = np.zeros(CALL_IDS, np.int64)  # device time so far, by signature
-        self._count = np.zeros(CALL_IDS, np.int64)  # launches so far, by signature
         self._meter = _engine.Meter()  # what they do, from mark to mark
+        self._compiled = np.zeros(CALL_IDS, bool)  # kernels of torch.compile
+        self._entered = False  # one of them was launched since the last step's mark
         self._known = np.zeros(CALL_IDS, bool)
         self._known[0] = True
         self._host = np.zeros(CALL_IDS, np.int64)
@@ -197,32 +193,37 @@ class Session:
             source, operator_name = cost.source, operator.name if operator is not None else ""
             if operator is not None:
                 self._host_of_operator[number] = hostcost.operator_ns(signature.kind, operator.name)
-            self._base[number] = cost.base_ns
-            self._per_byte[number] = cost.ns_per_byte
-            self._source[number] = SOURCES.index(cost.source)
-            self._class[number] = cost.work_class
-            self._error[number] = cost.error
+            self._compiled[number] = signature.kind == "kernel" and signature.name.startswith("triton_")
+            self._costs[number] = cost
             of_launch = per_launch(signature, self._world.gpu, operator).values()
             self._meter.define(number, of_launch, per_byte(signature).values())
         name = f"{signature.kind} {signature.name}"
-        self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
+        label = self._label[number] = self._world.labels.number(name, display(signature), source, operator_name)
+        if number in self._costs:
+            cost = self._costs[number]
+            source_number = SOURCES.index(cost.source)
+            self._prices.define(number, cost.base_ns, cost.ns_per_byte, label, cost.work_class, source_number)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        columns = ("_base", "_per_byte", "_label", "_source", "_class", "_error", "_known", "_spent_ns", "_count")
-        for name in (*columns, "_host_of_operator"):
+        for name in ("_label", "_known", "_compiled", "_host_of_operator"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
     def spent(self) -> Iterator[Spent]:
-        """The device time of each signature that was used."""
-        for number in np.flatnonzero(self._count).tolist():
-            signature = self._signatures[number]
-            operator = self._signatures.get(signature.get("op"))
-            source, error = SOURCES[self._source[number]], float(self._error[number])
-            yield Spent(signature, operator, int(self._count[number]), int(self._spent_ns[number]), source, error)
+        """The device time of each signature that was used: in steps, if there were any."""
+        for number, (count, ns, free) in enumerate(self._prices.spent()):
+            if count or free:
+                signature = self._signatures.get(number, _NONE)
+                operator = self._signatures.get(signature.get("op"))
+                cost = self._costs.get(number, _FREE)
+                yield Spent(signature, operator, count, ns, cost.source, cost.error, free)
+
+    def source_ns(self) -> dict[str, int]:
+        """Device time so far, by the source of its cost."""
+        return dict(zip(SOURCES, self._prices.source_ns, strict=True))
 
     # ---- records --------------------------------------------------------------------------------------------------
 
@@ -284,7 +285,7 @@ class Session:
 
     def _operations(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> NDArray[Any]:
         """The batch as operations: mapped, noted, folded."""
-        kinds, flags, signatures = records["kind"], records["flags"], records["sig"]
+        kinds, flags = records["kind"], records["flags"]
         out = np.zeros(len(records), OPERATION)
         out["seq"] = seqs
         out["op"] = OPERATIONS[kinds]
@@ -293,19 +294,10 @@ class Session:
         hostless = self._flags(out, kinds, flags)
         out["host_ns"] = self._host_ns(records, kinds, hostless)
         work = WORKS[kinds]
+        launched = _NOTHING
         if work.any():
-            signature = signatures[work]
-            value = records["value"][work]
-            extra = np.rint(self._per_byte[signature] * value.astype(np.float64))
-            duration = self._paced(self._base[signature] + extra.astype(np.int64), records, work)
-            out["work_ns"][work] = duration
-            out["label"][work] = self._label[signature]
-            out["work_class"][work] = self._class[signature]
-            np.add.at(self._spent_ns, signature, duration)
-            np.add.at(self._count, signature, 1)
-            by_source = np.bincount(self._source[signature], weights=duration, minlength=len(SOURCES))
-            for source, ns in zip(SOURCES, by_source.tolist(), strict=True):
-                self._world.tally.source_ns[source] += int(ns)
+            self._price(out, records, work)
+            launched = records["sig"][work], records["value"][work], out["work_ns"][work]
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -315,24 +307,25 @@ class Session:
             self._waiting[int(seqs[i])] = (int(records["thread"][i]), int(kinds[i]))
             if flags[i] & _FOREGROUND and kinds[i] != _K_CALLBACK:
                 self._stands.add(int(seqs[i]))
-        made = self._note(records, seqs, out)
+        made = self._note(records, seqs, out, work, launched)
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
 
-    def _paced(self, duration: NDArray[np.int64], records: NDArray[Any], work: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _price(self, out: NDArray[Any], records: NDArray[Any], work: NDArray[np.bool_]) -> None:
         """Durations at the clock of their step: at a step's mark the clock follows from the step's work."""
-        classes = self._class[records["sig"][work]]
-        position = np.cumsum(work)
+        gap_ns = CROWDED_NS if len(self._lanes) >= CROWDED_LANES else 0
+        columns = (work, records["sig"], records["value"], out["work_ns"], out["label"], out["work_class"])
         begin = 0
-        for mark in [*np.flatnonzero(records["kind"] == Kind.MARK).tolist(), len(records) - 1]:
-            part = slice(begin, int(position[mark]))
-            self._at_full_clock += np.bincount(classes[part], weights=duration[part], minlength=CLASSES)
-            duration[part] = np.rint(duration[part] * np.array(self.pace.slowdown)[classes[part]]).astype(np.int64)
-            begin = part.stop
-            if records["kind"][mark] == Kind.MARK and self._at_full_clock.sum() >= LEAST_WORK_NS:
-                self.pace = pace(self._at_full_clock.tolist(), self._world.gpu)
-                self._at_full_clock[:] = 0.0
-        return duration
+        for mark in np.flatnonzero(records["kind"] == _K_MARK).tolist():
+            self._prices.take(*(column[begin:mark] for column in columns), gap_ns)
+            self._prices.begin()
+            begin = mark
+            times = self._prices.at_full_clock[:CLASSES]
+            if sum(times) >= LEAST_WORK_NS:
+                self.pace = pace(times, self._world.gpu)
+                self._prices.set_pace(self.pace.slowdown)
+                self._prices.cut()
+        self._prices.take(*(column[begin:] for column in columns), gap_ns)
 
     def _flags(self, out: NDArray[Any], kinds: NDArray[Any], flags: NDArray[Any]) -> NDArray[np.bool_]:
         """Sets the engine's flags; returns which operations have no host node of their own."""
@@ -352,6 +345,7 @@ class Session:
             host = self._host[records["call"]]
             by_operator = self._host_of_operator[records["sig"]]
             host = np.where(by_operator > 0, by_operator, host)
+            self._enter_compiled(host, records)
         host = np.where(POLLS[kinds], np.maximum(host, hostcost.POLL_NS), host)
         sleeps = kinds == _K_SLEEP
         if sleeps.any():
@@ -359,16 +353,33 @@ class Session:
         host[hostless | MOVES[kinds]] = 0
         return host
 
+    def _enter_compiled(self, host: NDArray[np.int64], records: NDArray[Any]) -> None:
+        """The first compiled kernel of a step pays for what torch.compile does before it."""
+        compiled, marks = self._compiled[records["sig"]], records["kind"] == _K_MARK
+        for i in np.flatnonzero(compiled | marks).tolist():
+            if marks[i]:
+                self._entered = False
+            elif not self._entered:
+                self._entered = True
+                host[i] += hostcost.entry_ns()
+
     # ---- records looked at one by one -----------------------------------------------------------------------------
 
-    def _note(self, records: NDArray[Any], seqs: NDArray[np.uint64], out: NDArray[Any]) -> list[tuple[int, bool]]:
-        """Handles the kinds that need a decision. Returns (seq, asked) of the communicators that are made."""
+    def _note(
+        self,
+        records: NDArray[Any],
+        seqs: NDArray[np.uint64],
+        out: NDArray[Any],
+        work: NDArray[np.bool_],
+        launched: tuple[NDArray[Any], ...],
+    ) -> list[tuple[int, bool]]:
+        """Handles the kinds that need a decision; ``launched`` are signatures, values and durations of the records
+        that are ``work``, metered from mark to mark. Returns (seq, asked) of the communicators that are made."""
         kinds = records["kind"]
         launches = np.cumsum(LAUNCHES[kinds] & (records["flags"] & _AUTOGRAD != 0))
         counted = 0
         made: list[tuple[int, bool]] = []
-        signatures, values = records["sig"], records["value"]
-        metered = 0  # records
+        metered = 0  # of what was launched
         noted = NOTED[kinds] | ((kinds == _K_HOST) & (records["sig"] != 0))
         for i in np.flatnonzero(noted).tolist():
             record, seq, kind = records[i], int(seqs[i]), int(kinds[i])
@@ -401,8 +412,9 @@ class Session:
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
                     if self._world.sinks:
-                        self._meter.take(signatures[metered:i], values[metered:i])
-                        metered = i
+                        before = int(np.count_nonzero(work[:i]))
+                        self._meter.take(*(column[metered:before] for column in launched))
+                        metered = before
                         self._world.sinks.mark(self.rank, seq, Work(*self._meter.cut()))
                     memory = self._world.memory
                     self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
@@ -418,8 +430,7 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
-        if self._world.sinks:
-            self._meter.take(signatures[metered:], values[metered:])
+        self._meter.take(*(column[metered:] for column in launched))
         return made
 
     def _site(self, signature: Signature) -> str:
@@ -500,6 +511,8 @@ class Session:
 
 
 _NONE = Signature("", "", {})
+_FREE = Cost(0, 0.0, "unknown", error=1.0)
+_NOTHING = np.zeros(0, np.uint32), np.zeros(0, np.uint64), np.zeros(0, np.int64)  # as launched
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:

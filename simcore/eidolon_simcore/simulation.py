@@ -25,11 +25,12 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
-from eidolon_simcore.coverage import coverage
+from eidolon_simcore.coverage import coverage, doubts
 from eidolon_simcore.engine.interface import Blocked, NetworkEngine
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
+from eidolon_simcore.rates import beside_collectives
 from eidolon_simcore.report import Report, shares
 from eidolon_simcore.server import RejectedError, Send, Server
 from eidolon_simcore.session import InvalidBatchError, Labels, LostRecordsError, Session, Tally, World
@@ -82,6 +83,9 @@ class Simulation:
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server
+        self._rates = (
+            engine.rates(beside_collectives()) if plan.servers * plan.ranks_per_server > 1 else 0
+        )  # alone: none
         self._known_ranks: set[int] = set()
         self._expected_world = 1
         self._replies: dict[tuple[int, int], list[pb.Reply]] = {}
@@ -222,6 +226,7 @@ class Simulation:
     def _add_rank(self, rank: int) -> None:
         self._known_ranks.add(rank)
         self._engine.add_rank(rank)
+        self._engine.set_rates(rank, self._rates)
 
     def _batch(self, server: Server, batch: pb.EventBatch, now: float) -> None:
         session = self._session(server, batch.session)
@@ -514,8 +519,9 @@ class Simulation:
         """Device time so far, by the source of its cost."""
         source_ns = dict(self._tally.source_ns)
         if not self._finished:
-            for source, ns in self._collectives.device_ns.items():
-                source_ns[source] += ns
+            for counted in (self._collectives.device_ns, *(s.source_ns() for s in self._sessions.values())):
+                for source, ns in counted.items():
+                    source_ns[source] += ns
         return source_ns
 
     def _host_waits(self) -> dict[str, tuple[int, int]]:
@@ -563,16 +569,13 @@ class Simulation:
         self.advance(now)
         self._tally.source_ns = self.source_ns()
         self._finished = True
-        share = shares(self._tally.source_ns).get("unknown", 0.0)
-        if share > self.plan.unknown_limit:
-            text = f"{share:.0%} of the device time has no known cost (limit {self.plan.unknown_limit:.0%})"
+        found = coverage(one for rank in sorted(self._sessions) for one in self._sessions[rank].spent())
+        texts = doubts(found, shares(self._tally.source_ns).get("unknown", 0.0), self.plan.unknown_limit)
+        for text in filter(None, [*texts, self._tally.reads.unstated() if self.plan.strict else ""]):
             if self.plan.strict and self.state in (None, "Succeeded"):
                 self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, text
             elif not self.reason:
                 self.reason = text
-        unstated = self._tally.reads.unstated()
-        if unstated and self.plan.strict and self.state in (None, "Succeeded"):
-            self.state, self.cause, self.reason = "Failed", Cause.STRICT_COST, unstated
         clocks = [self._engine.clock(rank) for rank in self._sessions]
         if self.state is None:
             self.state, self.cause = "Succeeded", Cause.WORKLOADS_ENDED
@@ -588,8 +591,7 @@ class Simulation:
             "capacity_bytes": self.plan.devices[0].memory_bytes,
             **self.accounts.summary(),
         }
-        spent = (one for rank in sorted(self._sessions) for one in self._sessions[rank].spent())
-        end["coverage"] = coverage(spent)
+        end["coverage"] = found
         self._sinks.close()
         self._report.finish(end, self._memory, self._tally, self._host_waits())
 

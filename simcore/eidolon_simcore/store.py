@@ -1,7 +1,7 @@
 """The tables that come with the package: Parquet files of measured signatures, with their provenance.
 
 ``kernels_h100.parquet`` and ``kernels_h200.parquet`` have a row for each signature: kind, name, attributes and operator
-as JSON, median nanoseconds and how often it was seen, from profiler traces of training steps.
+as JSON, mean nanoseconds and how often it was seen, from profiler traces of training steps.
 ``operators_h200.parquet`` is the same for the operator set of ``eidolon profile operators``. ``gemm.parquet`` has
 numbers only (it is long): the GEMM of a linear layer in bf16, row-major (m, k) x (n, k) transposed. What their metadata
 names is where they are from; ``python -m bench.tables`` makes all of them."""
@@ -17,7 +17,7 @@ from typing import Any
 from eidolon_simcore.signature import Signature
 
 BF16 = 14  #: cudaDataType
-#: Tables by signature, and the GPU that each was measured on. The first one that has a signature is believed.
+#: Tables by signature, and the GPU that each was measured on.
 KERNELS = (
     ("kernels_h100.parquet", "h100-sxm"),
     ("kernels_h200.parquet", "h200-sxm"),
@@ -33,20 +33,21 @@ class Point:
 
     signature: Signature
     operator: Signature | None
-    ns: float
+    ns: float  #: mean
     gpu: str = GEMMS_GPU
+    count: int = 1  #: how often it was seen
 
 
 def load() -> Iterator[Point]:
     """All points of all tables."""
     for file, gpu in KERNELS:
         rows = _read(file)
-        for kind, name, facts, operator, ns in zip(
-            *(rows[key] for key in ("kind", "name", "attributes", "operator", "ns")), strict=True
+        for kind, name, facts, operator, ns, count in zip(
+            *(rows[key] for key in ("kind", "name", "attributes", "operator", "ns", "count")), strict=True
         ):
             of = json.loads(operator) if operator else None
             parent = Signature("op", of["name"], of["attributes"]) if of else None
-            yield Point(Signature(kind, name, json.loads(facts)), parent, ns, gpu)
+            yield Point(Signature(kind, name, json.loads(facts)), parent, ns, gpu, count)
     rows = _read(GEMMS)
     for m, n, k, ns in zip(*(rows[key] for key in ("m", "n", "k", "ns")), strict=True):
         yield Point(linear(m, n, k), None, ns, GEMMS_GPU)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +40,16 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """Work that was measured: mean nanoseconds of ``count`` times; ``carried``: on another GPU."""
+
+    work: Work
+    ns: float
+    count: int = 1
+    carried: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Nanoseconds, where they come from, and the expected relative error."""
 
@@ -50,21 +59,29 @@ class Estimate:
 
 
 class Points:
-    """All points, by group."""
+    """All points, by group. The same work measured more than once is one point, its mean: a step's sum is what counts,
+    and one signature may stand for launches of two lengths. Where the GPU's own times are known, carried ones of the
+    same work are left out."""
 
-    def __init__(self, points: Iterable[tuple[Work, float]], carried: Iterable[tuple[Work, float]] = ()) -> None:
+    def __init__(self, points: Iterable[Known]) -> None:
         self._known: dict[Work, Estimate | None] = {}
-        collected: dict[str, tuple[list[tuple[float, ...]], list[float], list[bool]]] = {}
-        for own, (work, ns) in chain(((True, one) for one in points), ((False, one) for one in carried)):
-            for group in filter(None, (work.group, work.kin)):
-                sizes, ratios, owned = collected.setdefault(group, ([], [], []))
-                sizes.append(work.sizes)
-                ratios.append(math.log(ns / work.analytic_ns))
-                owned.append(own)
-        self._groups = {
-            group: (np.array(sizes, np.float64), np.array(ratios, np.float64), np.array(owned, np.bool_))
-            for group, (sizes, ratios, owned) in collected.items()
-        }
+        sums: dict[str, dict[tuple[tuple[float, ...], bool], list[float]]] = {}
+        for one in points:
+            for group in filter(None, (one.work.group, one.work.kin)):
+                entry = sums.setdefault(group, {}).setdefault((one.work.sizes, one.carried), [0.0, 0.0])
+                entry[0] += one.count
+                entry[1] += one.count * one.ns / one.work.analytic_ns
+        self._same: dict[
+            tuple[str, tuple[float, ...]], tuple[float, bool]
+        ] = {}  # log ratio, own: the usual case at once
+        self._groups: dict[str, tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]] = {}
+        for group, entries in sums.items():
+            kept = {key: pair for key, pair in entries.items() if not (key[1] and (key[0], False) in entries)}
+            sizes = np.array([key[0] for key in kept], np.float64)
+            ratios = np.log(np.array([total / count for count, total in kept.values()], np.float64))
+            for key, ratio in zip(kept, ratios.tolist(), strict=True):
+                self._same[group, key[0]] = ratio, not key[1]
+            self._groups[group] = sizes, ratios, np.array([not key[1] for key in kept], np.bool_)
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
@@ -76,6 +93,11 @@ class Points:
         return self._known[work]
 
     def _estimate(self, work: Work) -> Estimate | None:
+        known = self._same.get((work.group, work.sizes))
+        if known is not None:
+            ratio, own = known
+            source, error = ("measured", LEAST_ERROR) if own else ("interpolated", CARRIED_ERROR)
+            return Estimate(work.analytic_ns * math.exp(ratio), source, error)
         same = self._groups.get(work.group)
         found = same or self._groups.get(work.kin)
         if found is None:
@@ -89,9 +111,9 @@ class Points:
         if least < EXACT and same is not None:
             exact = distances < EXACT
             if (exact & owned).any():
-                ns = work.analytic_ns * math.exp(float(np.median(ratios[exact & owned])))
+                ns = work.analytic_ns * math.exp(float(np.mean(ratios[exact & owned])))
                 return Estimate(ns, "measured", LEAST_ERROR)
-            ns = work.analytic_ns * math.exp(float(np.median(ratios[exact])))
+            ns = work.analytic_ns * math.exp(float(np.mean(ratios[exact])))
             return Estimate(ns, "interpolated", CARRIED_ERROR)
         trust = np.where(owned[nearest], 1.0, CARRIED_WEIGHT)
         ratio, spread = _local_linear(offsets[nearest], ratios[nearest], distances[nearest], trust, least)

@@ -49,6 +49,7 @@ class Attention:
     causal: bool
     dtype: str
     family: str  #: of kernels: cudnn, flash or efficient
+    bias: bool = False  #: a matrix is added to the scores
 
     @property
     def volume(self) -> Volume:
@@ -85,7 +86,8 @@ def attention(s: Signature) -> Attention:
     b, h, sq, skv, d = (max(1, s.get(key, 1)) for key in ("b", "h", "sq", "skv", "d"))
     dtype = CUDNN_TYPES.get(s.get("dtype"), "bf16")
     dv, kvh = max(1, s.get("dv", d)), max(1, s.get("kvh", h))
-    return Attention(s.name == "backward", b, h, kvh, sq, skv, d, dv, bool(s.get("causal")), dtype, "cudnn")
+    causal, bias = bool(s.get("causal")), bool(s.get("bias"))
+    return Attention(s.name == "backward", b, h, kvh, sq, skv, d, dv, causal, dtype, "cudnn", bias)
 
 
 def fused_attention(name: str, operator: Signature | None) -> Attention | None:

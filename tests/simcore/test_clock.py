@@ -27,7 +27,7 @@ def test_gemms_back_to_back_run_at_the_clock_that_was_measured() -> None:
 
 def test_a_long_step_of_llama_8b_has_slower_attention() -> None:
     found = pace(step(matrix=353, attention=90, memory=124), H100)
-    assert found.slowdown[MATRIX] == pytest.approx(1.04, abs=0.04)
+    assert found.slowdown[MATRIX] == pytest.approx(1.08, abs=0.04)
     assert found.slowdown[ATTENTION] == pytest.approx(1.26, abs=0.05)
     assert found.slowdown[MEMORY] == 1.0
 

@@ -106,6 +106,23 @@ def test_issuing_device_work_costs_what_its_operator_does_on_the_host(run: Run) 
     assert one > 3 * many  # a launch among many of one operator costs little more than itself
 
 
+def test_the_first_compiled_kernel_of_a_step_pays_for_entering_the_graph(run: Run) -> None:
+    rank = alone(run)
+    sig = rank.signature("kernel", "triton_poi_fused_add_0", gx=1, bx=32)
+    seqs = []
+    for _ in range(2):
+        rank.write(Kind.KERNEL, call="cuLaunchKernel", sig=sig)
+        rank.write(Kind.KERNEL, call="cuLaunchKernel", sig=sig)
+        seqs.append(rank.sync())
+        rank.mark()
+    run.batch(rank)
+    clocks = [run.replies()[1, seq][0] for seq in seqs]
+    launches, entry = 2 * hostcost.call_ns("cuLaunchKernel"), hostcost.entry_ns()
+    assert clocks[0] > launches + entry
+    step = clocks[1] - clocks[0]
+    assert launches + entry < step < launches + 2 * entry
+
+
 def test_measured_host_cost_comes_from_the_record(tmp_path: Path) -> None:
     run = Run(tmp_path, host_cost="measured")
     rank = alone(run)
@@ -267,6 +284,20 @@ def test_an_unknown_share_over_the_limit_fails_a_strict_run(tmp_path: Path) -> N
     summary = run.summary()
     assert (summary["state"], summary["cost_share"]) == ("Failed", {"unknown": 1.0})
     assert "100% of the device time has no known cost (limit 10%)" in summary["reason"]
+
+
+def test_work_that_takes_no_time_is_counted_and_fails_a_strict_run(tmp_path: Path) -> None:
+    """Every kind of device work has a cost; one that the core does not know would be free, so it is said."""
+    run = Run(tmp_path, strict=True, unknown_limit=1.0)
+    rank = alone(run)
+    rank.write(Kind.KERNEL, sig=rank.signature("kernel", "known", gx=1, bx=1))
+    rank.write(Kind.KERNEL, sig=rank.signature("mystery", "free"))
+    rank.write(Kind.KERNEL, sig=rank.signature("mystery", "free"))
+    run.batch(rank)
+    summary = run.summary()
+    assert summary["coverage"]["free"] == {"mystery free": 2}
+    assert (summary["state"], summary["cause"]) == ("Failed", "StrictCost")
+    assert summary["reason"] == "2 operations took no time: mystery free"
 
 
 def test_too_many_signatures_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

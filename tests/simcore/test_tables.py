@@ -8,7 +8,7 @@ import pytest
 
 from eidolon_simcore import catalogue, store
 from eidolon_simcore.costs import CostModel
-from eidolon_simcore.tables import Points, Work
+from eidolon_simcore.tables import Known, Points, Work
 
 
 def work(size: float, analytic_ns: float = 100.0, group: str = "g", kin: str = "") -> Work:
@@ -16,15 +16,31 @@ def work(size: float, analytic_ns: float = 100.0, group: str = "g", kin: str = "
 
 
 def test_the_same_work_is_measured() -> None:
-    points = Points([(work(8), 130.0), (work(8), 150.0), (work(8), 140.0)])
-    found = points.estimate(work(8))
+    found = Points([Known(work(8), 130.0)]).estimate(work(8))
     assert found is not None
-    assert (found.source, round(found.ns)) == ("measured", 140)
+    assert (found.source, round(found.ns)) == ("measured", 130)
+
+
+def test_the_same_work_measured_often_is_its_mean() -> None:
+    """One signature stands for short and long launches: three of 100 ns and one of 200 take 500."""
+    found = Points([Known(work(8), 100.0, count=3), Known(work(8), 200.0)]).estimate(work(8))
+    assert found is not None
+    assert (found.source, round(found.ns)) == ("measured", 125)
+
+
+def test_the_own_time_hides_what_was_carried_from_another_gpu() -> None:
+    carried = Known(work(8), 200.0, count=9, carried=True)
+    found = Points([carried]).estimate(work(8))
+    assert found is not None
+    assert (found.source, round(found.ns)) == ("interpolated", 200)
+    found = Points([carried, Known(work(8), 100.0)]).estimate(work(8))
+    assert found is not None
+    assert (found.source, round(found.ns)) == ("measured", 100)
 
 
 def test_between_points_the_ratio_to_the_analytic_time_is_interpolated() -> None:
     """Twice the analytic time at 8 and at 16, whatever the analytic time is in between."""
-    points = Points([(work(8, 100.0), 200.0), (work(16, 300.0), 600.0)])
+    points = Points([Known(work(8, 100.0), 200.0), Known(work(16, 300.0), 600.0)])
     found = points.estimate(work(11, 170.0))
     assert found is not None
     assert found.source == "interpolated"
@@ -32,22 +48,22 @@ def test_between_points_the_ratio_to_the_analytic_time_is_interpolated() -> None
 
 
 def test_far_from_all_points_the_analytic_model_answers_for_the_size() -> None:
-    found = Points([(work(8), 110.0)]).estimate(work(8_000, 1e6))
+    found = Points([Known(work(8), 110.0)]).estimate(work(8_000, 1e6))
     assert found is not None
     assert found.source == "roofline"
     assert found.ns == pytest.approx(1.1e6, rel=0.06)
 
 
 def test_the_expected_error_grows_with_the_spread() -> None:
-    tight = Points([(work(8 + i), 200.0) for i in range(8)]).estimate(work(11.5))
-    loose = Points([(work(8 + i), 200.0 + 60 * (i % 2)) for i in range(8)]).estimate(work(11.5))
+    tight = Points([Known(work(8 + i), 200.0) for i in range(8)]).estimate(work(11.5))
+    loose = Points([Known(work(8 + i), 200.0 + 60 * (i % 2)) for i in range(8)]).estimate(work(11.5))
     assert tight is not None
     assert loose is not None
     assert tight.error < 0.03 < loose.error
 
 
 def test_work_of_no_measured_group_is_told_about_by_its_kin() -> None:
-    points = Points([(work(8, group="kernel<float>", kin="kernel"), 120.0)])
+    points = Points([Known(work(8, group="kernel<float>", kin="kernel"), 120.0)])
     assert points.estimate(work(8, group="kernel<half>")) is None
     found = points.estimate(work(8, group="kernel<half>", kin="kernel"))
     assert found is not None

@@ -54,6 +54,9 @@ def movement() -> None:
     dist.all_gather(parts, filled(rank, n=2))
     for r, part in enumerate(parts):
         expect(part, r, r)
+    dist.all_gather(parts, filled(10 + rank, n=2))
+    joined = torch.cat(parts)  # at once, with the payloads under way
+    expect(joined, *[10 + r for r in range(world) for _ in range(2)])
     out = torch.empty(2, device=device)
     dist.reduce_scatter_tensor(out, torch.arange(2 * world, dtype=torch.float32, device=device))
     expect(out, 2 * rank * world, (2 * rank + 1) * world)

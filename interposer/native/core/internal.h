@@ -3,7 +3,8 @@
 //   config    server.conf and the environment
 //   ring      the shared-memory file: records, definitions, replies, inbox
 //   rank      this process as a rank: threads, contexts, fork, exit
-//   memory    device address space and its accounting
+//   addresses  where device memory lies
+//   memory    device memory and its accounts; pools: in stream order; virtual_memory: mapped at addresses
 //   values    which device bytes are known, and work on them that waits for a payload
 //   stream    streams, events, copies, host callbacks
 //   graph     capture, graphs and their replay

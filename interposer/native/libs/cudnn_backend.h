@@ -66,7 +66,7 @@ struct Plan {
   // kConvolution
   Convolution convolution;
   // kAttention
-  bool backward = false, causal = false;
+  bool backward = false, causal = false, bias = false;
   int64_t b = 0, h = 0, sq = 0, skv = 0, d = 0, dv = 0, kvh = 0;
   int type = 0;
   // kGemm

@@ -165,6 +165,22 @@ bool causal_mask(const std::vector<NodePtr> &operations) {
   return false;
 }
 
+// A matrix in memory, as large as the scores, that is added to them: such kernels are nearly twice as slow.
+bool biased(const std::vector<NodePtr> &operations, int64_t columns) {
+  for (const NodePtr &operation : operations) {
+    if (operation->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+      continue;
+    const NodePtr mode = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+    const NodePtr added = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    if (mode == nullptr || added == nullptr || mode->integer(CUDNN_ATTR_POINTWISE_MODE) != CUDNN_POINTWISE_ADD)
+      continue;
+    const Tensor tensor = tensor_of(*added);
+    if (tensor.n == 4 && columns > 1 && tensor.dims[3] == columns && !virtual_tensor(*added))
+      return true;
+  }
+  return false;
+}
+
 void attention_memory(Plan *plan) {
   // Measured on an H100 with cuDNN 9.19: a small fixed part, and for grouped queries one DK and DV per query head.
   plan->workspace_bytes = 256;
@@ -199,10 +215,13 @@ bool attention_node(const std::vector<NodePtr> &operations, Plan *plan) {
     plan->skv = tk.dims[2] == plan->d && tk.dims[3] != plan->d ? tk.dims[3] : tk.dims[2]; // K may come transposed
     plan->dv = tv.dims[3];
     plan->causal = causal_mask(operations);
+    plan->bias = biased(operations, plan->skv);
     for (const AttributeValue &a : operation->attributes) // or inside the node's own graph of masks
       for (const NodePtr &nested : a.nested)
-        if (const AttributeValue *inner = nested->find(CUDNN_ATTR_OPERATIONGRAPH_OPS))
+        if (const AttributeValue *inner = nested->find(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
           plan->causal |= causal_mask(inner->nested);
+          plan->bias |= biased(inner->nested, plan->skv);
+        }
     attention_memory(plan);
     return true;
   }
@@ -258,6 +277,7 @@ bool attention_graph(const std::vector<NodePtr> &operations, Plan *plan) {
   plan->skv = k.dims[3];
   plan->dv = wide.n == 4 ? wide.dims[3] : plan->d;
   plan->causal = causal_mask(operations);
+  plan->bias = biased(operations, plan->skv);
   attention_memory(plan);
   return true;
 }
@@ -392,9 +412,17 @@ uint32_t Plan::signature() const {
   case kConvolution:
     return signature_of(convolution);
   case kAttention: {
-    const Attribute attributes[] = {
-        {"b", b},   {"h", h},           {"sq", sq},   {"skv", skv},    {"d", d},
-        {"dv", dv}, {"causal", causal}, {"kvh", kvh}, {"dtype", type}, {"op", current_operator()}};
+    const Attribute attributes[] = {{"b", b},
+                                    {"h", h},
+                                    {"sq", sq},
+                                    {"skv", skv},
+                                    {"d", d},
+                                    {"dv", dv},
+                                    {"causal", causal},
+                                    {"kvh", kvh},
+                                    {"dtype", type},
+                                    {"bias", bias},
+                                    {"op", current_operator()}};
     return eidolon::signature("attention", backward ? "backward" : "forward", attributes, std::size(attributes));
   }
   case kGemm: {

@@ -93,21 +93,20 @@ class Settings:
 def parse(
     section: Mapping[str, Any] | None,
     *,
-    gpu: Gpu,
-    servers: int,
+    gpus: Sequence[Gpu],
     gpus_per_server: int,
     inter_bytes_per_s: int,
     inter_latency_ns: int,
     intra_bytes_per_s: int | None = None,
-    gpus: Sequence[Gpu] = (),
 ) -> Settings:
     """The plan's ``network.topology`` over the preset it names, over what the GPU and the run's network say.
 
-    ``gpus``: by server, where some have another model than ``gpu``; links inside those are as fast as theirs are.
+    ``gpus``: the model in each server. What the preset and the topology say of links inside a server holds for those
+    with the first one's model; in the others they are as fast as their own model's.
     """
-    nvlink, pcie = _inside(gpu, intra_bytes_per_s)
+    nvlink, pcie = _inside(gpus[0], intra_bytes_per_s)
     base: dict[str, Any] = {
-        "servers": servers,
+        "servers": len(gpus),
         "gpus_per_server": gpus_per_server,
         "nvlink_bytes_per_s": nvlink,
         "pcie_bytes_per_s": pcie,
@@ -132,9 +131,9 @@ def parse(
     if "cables" in merged:
         merged["cables"] = tuple(c if isinstance(c, Cable) else Cable(**c) for c in merged["cables"])
     settings = Settings(**merged)
-    if any(other != gpu for other in gpus):
+    if any(gpu != gpus[0] for gpu in gpus):
         own = (settings.nvlink_bytes_per_s, settings.pcie_bytes_per_s)
-        inside = tuple(own if other == gpu else _inside(other, intra_bytes_per_s) for other in gpus)
+        inside = tuple(own if gpu == gpus[0] else _inside(gpu, intra_bytes_per_s) for gpu in gpus)
         settings = replace(settings, inside=inside)
     _check(settings)
     return settings

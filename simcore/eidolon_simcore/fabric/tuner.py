@@ -1,8 +1,10 @@
-"""What NCCL chooses for an operation, and how long that takes.
+"""What NCCL chooses for an operation, and how long that takes: two questions with two answers.
 
 NCCL's tuner gives every algorithm and protocol a time of the form *latency x steps + bytes / bandwidth* and takes the
-least. So does this module, with numbers fitted to measurements (``data/nccl.yaml`` says to which; ``python -m
-bench.collectives`` holds them against all of them):
+least. Its figures are not those of the machine: from 4 MiB on four H100 it takes Simple for an all-gather where LL128
+would be a quarter faster. So inside a domain the *choice* is by NCCL's own figures (``tuner`` in ``data/nccl.yaml``,
+:meth:`Tuner.promised_us`), and where it changes, the time jumps. The *time* is that of the chosen line, fitted to
+measurements (the data say to which; ``python -m bench.collectives`` holds them against all of them):
 
     ``start + base + hop * steps + (steps + k) * bytes / n / bandwidth``
 
@@ -24,13 +26,17 @@ pat        all_gather, reduce_scatter with one rank a server          steps are 
 p2p        all_to_all, send                                           all pairs at once
 ========== ========================================================= =================================================
 
+Between domains, and for sends, the quickest line is taken.
+
 ``NCCL_ALGO``, ``NCCL_PROTO`` and ``NCCL_NVLS_ENABLE`` narrow the choice (:class:`Options`). *Corrections* are what
-measurements differ from the formula by, per operation, ranks and bytes; they hold for what NCCL chooses by itself.
+measurements differ from the formula by, per operation, ranks and bytes; they hold for what NCCL chooses by itself, and
+only among sizes for which it chooses the same.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -129,6 +135,13 @@ def chunks(op: str, algorithm: str, ranks: int) -> float:
     return steps(op, ranks)
 
 
+def bulk_factor(op: str, size_bytes: float, ranks: int) -> float:
+    """How much faster NCCL sends from the bytes to one peer on from which its rate jumps (as measured on Hopper)."""
+    bulk = _table()["bulk"]
+    to_one = size_bytes / ranks if op == "all_to_all" else size_bytes
+    return float(bulk["faster"]) if to_one >= bulk["from_bytes"] else 1.0
+
+
 def options(words: Mapping[str, str], version: int = 22809) -> Options:
     """From environment variables as NCCL reads them: lists with commas, ``^`` in front for all others, ``op:`` parts
     ignored; unknown names are left out, and a list with no known name asks for nothing."""
@@ -196,10 +209,42 @@ class Tuner:
         if "hierarchical" not in wanted.algorithms:
             allowed = [c for c in allowed if c.algorithm != "hierarchical"]
             everything = [c for c in everything if c.algorithm != "hierarchical"]
-        best = min(allowed or [c for c in nvls if c.algorithm != "hierarchical"], key=lambda c: c.us)
-        if shape.domains == 1 and best == min(everything, key=lambda c: c.us):
+        nvls = [c for c in nvls if c.algorithm != "hierarchical"]
+        promised = functools.partial(self._promised, op, size_bytes, shape, wanted.version)
+        best, own = min(allowed or nvls, key=promised), min(nvls, key=promised)
+        if shape.domains == 1 and best == own:
             best = self._corrected(op, size_bytes, shape, wanted, best)
         return self._launched(op, size_bytes, shape, best) if launched else best
+
+    def _promised(self, op: str, size_bytes: int, shape: Shape, version: int, choice: Choice) -> float:
+        """What NCCL's tuner goes by; where that is not known, the time itself."""
+        if shape.domains > 1 or choice.algorithm not in _table()["tuner"]["base_us"]:
+            return choice.us
+        return self.promised_us(op, choice.algorithm, choice.protocol, shape.ranks, size_bytes, version)
+
+    def promised_us(
+        self, op: str, algorithm: str, protocol: str, ranks: int, size_bytes: float, version: int = 22809
+    ) -> float:
+        """The time that NCCL's own tuner gives a ring, a tree or NVLS inside a domain (src/graph/tuning.cc)."""
+        own, gpu = _table()["tuner"], _table()["gpus"][self.key]["tuner"]
+        bus = gpu["bus_gb_per_s"] * self.scale
+        of_ring = {"LL": min(0.5 * bus, gpu["ll_gb_per_s"]), "LL128": 0.92 * bus, "Simple": bus}
+        if version >= 22900:
+            of_ring["LL128"] = min(of_ring["LL128"], gpu["ll128_gb_per_s"])
+        crossed, part = steps(op, ranks), ranks / steps(op, ranks)
+        if op in ("broadcast", "reduce"):
+            crossed, part = 1, 1.0
+        if algorithm == "nvls":
+            crossed, rate = 1, gpu["nvls_gb_per_s"] * self.scale * ranks
+        elif algorithm == "tree":
+            crossed, part = 2 * (ranks - 1), 0.5
+            rate = 0.92 * bus * {"LL": 1 / 3.8, "LL128": 7 / 9, "Simple": 1.0}[protocol]
+            factors = own["tree_factor"][protocol]
+            rate *= factors[min(len(factors) - 1, max(0, int(size_bytes).bit_length() - 7))]
+        else:
+            rate = of_ring[protocol]
+        latency = own["base_us"][algorithm][protocol] + own["hop_us"][algorithm][protocol] * crossed
+        return float(latency + size_bytes / (rate * part * 1e3))
 
     def _choices(self, op: str, size_bytes: int, shape: Shape, wanted: Options) -> Iterator[Choice]:
         for (algorithm, protocol), line in self._lines(op, wanted.version).items():
@@ -221,6 +266,8 @@ class Tuner:
         if domains == 1:
             latency = line.base_us + line.hop_us * steps(op, n)
             wire = inside * size_bytes / n / (line.gb_per_s * self.scale * 1e3)
+            if algorithm == "p2p":
+                wire /= bulk_factor(op, size_bytes, n)
             return Choice(algorithm, protocol, latency, wire, 0.0, latency + wire)
         inter = _table()["inter"]
         of_tree = algorithm in ("tree", "pat", "nvls_tree")
@@ -257,12 +304,31 @@ class Tuner:
         entry = _entry(self.key, op, wanted.version >= 22900)
         last = _last_fitted(self.key, entry)
         if size_bytes <= last:
-            factor = math.exp(_correction(self.key, entry, shape.ranks, size_bytes))
+            factor = math.exp(self._correction(entry, op, shape.ranks, size_bytes, wanted, choice))
         else:  # on with what the last two fitted sizes differ by
             before, at = (self.choose(op, size, shape, wanted, launched=False).us for size in (last // 4, last))
             factor = (at + (at - before) * (size_bytes - last) / (last - last // 4)) / choice.us
+            factor /= bulk_factor(op, size_bytes, shape.ranks) if choice.algorithm == "p2p" else 1.0
         latency, inside = choice.latency_us * factor, choice.inside_us * factor
         return choice._replace(latency_us=latency, inside_us=inside, us=latency + inside)
+
+    def _correction(self, entry: str, op: str, ranks: int, size_bytes: int, wanted: Options, choice: Choice) -> float:
+        """The logarithm of measured / formula: interpolated in the logarithms of bytes and ranks, among sizes for which
+        NCCL chooses as it does here. 0 where none is known."""
+        table: dict[int, list[float]] = _table()["gpus"][self.key]["corrections"].get(entry, {})
+        first, step = _table()["corrections_from"], _table()["corrections_step"]
+        at = math.log2(max(1, size_bytes))
+        version = wanted.version if op == "all_to_all" else max(wanted.version, 22900)  # which was measured
+        known: dict[int, float] = {}
+        for n, row in table.items():
+            sizes = [first + step * i for i in range(len(row))]
+            same = [i for i, size in enumerate(sizes) if _chooses(self, op, n, 1 << size, version) == choice[:2]]
+            if same:
+                known[n] = _interpolate(at, [sizes[i] for i in same], [row[i] for i in same])
+        if not known:
+            return 0.0
+        counts = sorted(known)
+        return _interpolate(math.log2(ranks), [math.log2(n) for n in counts], [known[n] for n in counts])
 
     @staticmethod
     def launch_us(ranks: int) -> float:
@@ -316,24 +382,19 @@ def _lines(key: str, op: str, since_2_29: bool) -> dict[tuple[str, str], Line]:
 
 
 @cache
+def _chooses(chooser: Tuner, op: str, ranks: int, size_bytes: int, version: int) -> tuple[str, str]:
+    """Algorithm and protocol as measured: inside a server, with nothing asked for."""
+    choices = chooser._choices(op, size_bytes, Shape(ranks), Options(version=version))
+    best = min(choices, key=functools.partial(chooser._promised, op, size_bytes, Shape(ranks), version))
+    return best.algorithm, best.protocol
+
+
+@cache
 def _last_fitted(key: str, entry: str) -> int:
     """The largest size, in bytes, that the corrections of an operation know."""
     rows = _table()["gpus"][key]["corrections"].get(entry)
     count = len(next(iter(rows.values()))) if rows else 1
     return 1 << (_table()["corrections_from"] + _table()["corrections_step"] * (count - 1)) if rows else 1 << 62
-
-
-@cache
-def _correction(key: str, entry: str, ranks: int, size_bytes: int) -> float:
-    """The logarithm of measured / formula: interpolated in the logarithms of bytes and ranks."""
-    table: dict[int, list[float]] = _table()["gpus"][key]["corrections"].get(entry, {})
-    known = sorted(table)
-    if not known:
-        return 0.0
-    at = math.log2(max(1, size_bytes))
-    first, step = _table()["corrections_from"], _table()["corrections_step"]
-    values = [_interpolate(at, [first + step * i for i in range(len(table[n]))], table[n]) for n in known]
-    return _interpolate(math.log2(ranks), [math.log2(n) for n in known], values)
 
 
 def _interpolate(x: float, xs: list[float], ys: list[float]) -> float:

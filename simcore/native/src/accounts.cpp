@@ -69,9 +69,10 @@ void Accounts::add_collective(std::uint32_t kind, std::uint32_t pattern, std::in
   }
 }
 
-void Accounts::mark(std::uint32_t rank, std::uint64_t seq) {
+void Accounts::mark(std::uint32_t rank, std::uint64_t seq, const Work &work) {
   RankState &to = state(rank);
   to.segments.back().mark = seq;
+  to.segments.back().work = work;
   to.segments.emplace_back();
 }
 
@@ -84,67 +85,80 @@ Accounts::Segment &Accounts::segment_of(RankState &state, std::uint64_t seq) {
   return state.segments.back();
 }
 
+std::uint32_t Accounts::device_of(const RankState &state, std::uint32_t lane) {
+  const auto found =
+      std::find_if(state.lanes.begin(), state.lanes.end(), [lane](const Lane &each) { return each.number == lane; });
+  return found == state.lanes.end() ? kNoDevice : found->device;
+}
+
 void Accounts::take(std::uint32_t rank, std::span<const Span> spans) {
   RankState &from = state(rank);
+  const std::span<const std::uint8_t> labels = labels_;
   Segment *segment = nullptr;
-  std::uint64_t last = 0; // of the segment
+  std::uint64_t last = 0;        // of the segment
+  Interval *open = nullptr;      // what the span before is part of: mostly the next one goes on with it ...
+  std::uint32_t lane = 0;        // ... on its lane,
+  std::uint8_t doing = kNothing; // doing the same
   for (const Span &span : spans) {
+    std::uint8_t activity = kCommunicate;
+    if (span.op == Op::kWork) {
+      activity = span.label < labels.size() ? labels[span.label] : std::uint8_t{kCompute};
+    } else if (span.op == Op::kCollective) {
+      arrive(from, rank, span);
+    } else {
+      waited(span);
+      continue;
+    }
+    if (open != nullptr && span.lane == lane && activity == doing && span.seq <= last && joins(*open, span)) {
+      continue;
+    }
+    const std::uint32_t device = device_of(from, span.lane);
+    if (device == kNoDevice || span.end == span.start || activity == kNothing) {
+      continue;
+    }
     if (segment == nullptr || span.seq > last) {
       segment = &segment_of(from, span.seq);
       last = segment->mark;
     }
-    note(from, rank, span, *segment);
+    open = append(from, *segment, device, activity, span);
+    lane = span.lane;
+    doing = activity;
   }
 }
 
-void Accounts::note(RankState &state, std::uint32_t rank, const Span &span, Segment &segment) {
-  if (is_sync(span.op) || span.op == Op::kResume) {
-    const std::uint32_t label = span.op == Op::kResume ? resume_label_ : span.label;
-    if (label >= waits_.size()) {
-      waits_.resize(label + 1);
-    }
-    ++waits_[label].count;
-    waits_[label].time += span.end - span.start;
+void Accounts::waited(const Span &span) {
+  if (!is_sync(span.op) && span.op != Op::kResume) {
     return;
   }
-  if (span.op == Op::kCollective) {
-    arrive(state, rank, span);
-  } else if (span.op != Op::kWork) {
-    return;
+  const std::uint32_t label = span.op == Op::kResume ? resume_label_ : span.label;
+  if (label >= waits_.size()) {
+    waits_.resize(label + 1);
   }
-  const auto lane = std::find_if(state.lanes.begin(), state.lanes.end(),
-                                 [&span](const Lane &each) { return each.number == span.lane; });
-  if (lane == state.lanes.end() || lane->device == kNoDevice || span.end == span.start) {
-    return;
-  }
-  std::uint8_t activity = span.op == Op::kCollective ? kCommunicate : kCompute;
-  if (span.op == Op::kWork && span.label < labels_.size()) {
-    activity = labels_[span.label];
-  }
-  if (activity >= kActivities) {
-    return;
-  }
-  if (segment.logs.size() <= lane->device) {
+  ++waits_[label].count;
+  waits_[label].time += span.end - span.start;
+}
+
+bool Accounts::joins(Interval &interval, const Span &span) {
+  const bool touches = span.start >= interval.start && span.start <= interval.end;
+  interval.end = touches ? std::max(interval.end, span.end) : interval.end;
+  return touches;
+}
+
+Accounts::Interval *Accounts::append(RankState &state, Segment &segment, std::uint32_t device, std::size_t activity,
+                                     const Span &span) {
+  if (segment.logs.size() <= device) {
     segment.logs.resize(state.devices.size());
   }
-  std::vector<Interval> &intervals = segment.logs[lane->device][activity];
-  append(intervals, span);
+  Log &log = segment.logs[device];
+  std::vector<Interval> &intervals = log[activity];
   if (intervals.size() > kMaxIntervals && &segment == &state.segments.front()) {
-    Log &log = segment.logs[lane->device];
     unite(intervals);
-    settle(state.devices[lane->device], log, intervals[intervals.size() / 2].start);
+    settle(state.devices[device], log, intervals[intervals.size() / 2].start);
   }
-}
-
-void Accounts::append(std::vector<Interval> &intervals, const Span &span) {
-  if (!intervals.empty()) {
-    Interval &last = intervals.back();
-    if (span.start >= last.start && span.start <= last.end) {
-      last.end = std::max(last.end, span.end);
-      return;
-    }
+  if (intervals.empty() || !joins(intervals.back(), span)) {
+    intervals.push_back({span.start, span.end, span.issue});
   }
-  intervals.push_back({span.start, span.end, span.issue});
+  return &intervals.back();
 }
 
 void Accounts::arrive(RankState &state, std::uint32_t rank, const Span &span) {
@@ -238,6 +252,20 @@ void Accounts::settle(Device &device, Log &log, Time until) {
   }
 }
 
+void Accounts::divide(std::span<Row> rows, const Work &work) {
+  Time busy = 0;
+  for (const Row &row : rows) {
+    busy += row.compute;
+  }
+  for (Row &row : rows) {
+    const double nothing = &row == rows.data() ? 1 : 0; // where nothing computes all is the first one's
+    const double share = busy > 0 ? static_cast<double>(row.compute) / static_cast<double>(busy) : nothing;
+    for (std::size_t field = 0; field < work.size(); ++field) {
+      row.work[field] = rows.size() == 1 ? work[field] : work[field] * share;
+    }
+  }
+}
+
 Accounts::Cut Accounts::cut(std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs,
                             std::span<const std::int64_t> ends) {
   if (ranks.size() != seqs.size() || ranks.size() != ends.size()) {
@@ -252,9 +280,13 @@ Accounts::Cut Accounts::cut(std::span<const std::int64_t> ranks, std::span<const
     RankState &from = state(rank);
     std::vector<Log> logs(from.devices.size());
     Time wait = 0;
+    Work work{};
     while (from.segments.front().mark <= seq) {
       Segment &segment = from.segments.front();
       wait += segment.wait;
+      for (std::size_t field = 0; field < work.size(); ++field) {
+        work[field] += segment.work[field];
+      }
       for (std::size_t d = 0; d < segment.logs.size(); ++d) {
         for (std::size_t a = 0; a < kActivities; ++a) {
           logs[d][a].insert(logs[d][a].end(), segment.logs[d][a].begin(), segment.logs[d][a].end());
@@ -275,6 +307,7 @@ Accounts::Cut Accounts::cut(std::span<const std::int64_t> ranks, std::span<const
       row.wait = d == 0 ? wait : 0;
       result.rows.push_back(row);
     }
+    divide(std::span(result.rows).last(from.devices.size()), work);
   }
   std::erase_if(done_, [&upto, &result, this](const auto &entry) {
     const auto at = upto.find(entry.first.rank);

@@ -24,6 +24,7 @@ namespace eidolon {
 
 class Accounts {
 public:
+  using Work = std::array<double, 5>; // WORK_FIELDS of work.py
   enum Activity : std::uint8_t { kCompute, kCommunicate, kCopy, kActivities, kNothing = kActivities };
   static constexpr std::size_t kMaxIntervals = 1U << 16U;
   static constexpr std::uint32_t kNoDevice = 0xffff;
@@ -40,6 +41,7 @@ public:
     Time idle = 0;
     Time overlap = 0; // computing and communicating, both
     Time wait = 0;    // of the rank for others in collectives
+    Work work{};      // a rank's with several devices is divided as their computing time is
   };
   struct Done {
     std::int64_t kind = 0;
@@ -68,7 +70,8 @@ public:
   // Matched calls: `ranks` and `seqs` are its members'. Before their spans.
   void add_collective(std::uint32_t kind, std::uint32_t pattern, std::int64_t bytes, std::int64_t bus_bytes,
                       std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs);
-  void mark(std::uint32_t rank, std::uint64_t seq);
+  // A step mark as written, with the rank's work since the one before it.
+  void mark(std::uint32_t rank, std::uint64_t seq, const Work &work);
   void take(std::uint32_t rank, std::span<const Span> spans);
   // What lies before the marks `seqs` of `ranks`, which ended at `ends`; for each from where its last cut was.
   Cut cut(std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs, std::span<const std::int64_t> ends);
@@ -93,6 +96,7 @@ private:
     std::uint64_t mark = ~std::uint64_t{0};
     std::vector<Log> logs; // by the rank's devices
     Time wait = 0;
+    Work work{};
   };
   struct Lane {
     std::uint32_t number = 0;
@@ -122,9 +126,13 @@ private:
 
   RankState &state(std::uint32_t rank);
   static Segment &segment_of(RankState &state, std::uint64_t seq);
-  void note(RankState &state, std::uint32_t rank, const Span &span, Segment &segment);
+  static std::uint32_t device_of(const RankState &state, std::uint32_t lane); // index, or kNoDevice
+  void waited(const Span &span);
   void arrive(RankState &state, std::uint32_t rank, const Span &span);
-  static void append(std::vector<Interval> &intervals, const Span &span);
+  static bool joins(Interval &interval, const Span &span); // what touches becomes one
+  static Interval *append(RankState &state, Segment &segment, std::uint32_t device, std::size_t activity,
+                          const Span &span);
+  static void divide(std::span<Row> rows, const Work &work); // among the devices of a rank
   static void unite(std::vector<Interval> &intervals);
   // Moves the device's settled time on to `until`, over the intervals in `log`.
   static void settle(Device &device, Log &log, Time until);

@@ -10,11 +10,13 @@
 #include <cstring>
 #include <stdexcept>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "accounts.h"
 #include "engine.h"
 #include "meter.h"
+#include "prices.h"
 #include "schedule.h"
 
 namespace nb = nanobind;
@@ -24,7 +26,24 @@ namespace eidolon {
 namespace {
 
 template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T> using Written = nb::ndarray<T, nb::ndim<1>, nb::device::cpu>;
 template <typename T> using Strided = nb::ndarray<const T, nb::ndim<1>, nb::device::cpu>; // a field of records
+// A strided column for a loop in which ndarray's own arithmetic would be felt.
+template <typename T> class Walk {
+public:
+  template <typename Array>
+  explicit Walk(const Array &array)
+      : data_(reinterpret_cast<Byte *>(array.data())),
+        stride_(array.stride(0) * static_cast<std::ptrdiff_t>(sizeof(T))) {}
+  T &operator[](std::size_t i) const {
+    return *reinterpret_cast<T *>(data_ + static_cast<std::ptrdiff_t>(i) * stride_);
+  }
+
+private:
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  Byte *data_;
+  std::ptrdiff_t stride_;
+};
 using Bytes = Column<std::uint8_t>;
 using Times = Column<std::int64_t>;
 
@@ -187,15 +206,64 @@ void bind_accounts(nb::module_ &module) {
       .def(nb::init<>())
       .def("define", &Meter::define)
       .def("take",
-           [](Meter &self, const Strided<std::uint32_t> &signatures, const Strided<std::uint64_t> &values) {
-             if (signatures.size() != values.size()) {
+           [](Meter &self, const Column<std::uint32_t> &signatures, const Column<std::uint64_t> &values,
+              const Times &durations) {
+             if (signatures.size() != values.size() || signatures.size() != durations.size()) {
                throw std::invalid_argument("columns are of one length");
              }
              for (std::size_t i = 0; i < signatures.size(); ++i) {
-               self.take(signatures(i), values(i));
+               self.take(signatures.data()[i], values.data()[i], durations.data()[i]);
              }
            })
-      .def("cut", &Meter::cut);
+      .def("cut", &Meter::cut)
+      .def("spent", [](Meter &self) { return as_array(self.spent()); });
+  nb::class_<Prices>(module, "Prices")
+      .def(nb::init<>())
+      .def("define",
+           [](Prices &self, std::uint32_t signature, std::int64_t base_ns, double ns_per_byte, std::uint32_t label,
+              std::uint16_t work_class,
+              std::uint8_t source) { self.define(signature, {base_ns, ns_per_byte, label, work_class, source}); })
+      .def("set_pace", &Prices::set_pace)
+      .def("take",
+           [](Prices &self, const Strided<bool> &works, const Strided<std::uint32_t> &signatures,
+              const Strided<std::uint64_t> &values, const Written<std::int64_t> &work_ns,
+              const Written<std::uint32_t> &labels, const Written<std::uint16_t> &classes, std::int64_t gap_ns) {
+             const std::size_t count = works.size();
+             if (signatures.size() != count || values.size() != count || work_ns.size() != count ||
+                 labels.size() != count || classes.size() != count) {
+               throw std::invalid_argument("columns are of one length");
+             }
+             const Walk<const bool> work(works);
+             const Walk<const std::uint32_t> signature(signatures);
+             const Walk<const std::uint64_t> value(values);
+             const Walk<std::int64_t> ns(work_ns);
+             const Walk<std::uint32_t> label(labels);
+             const Walk<std::uint16_t> work_class(classes);
+             for (std::size_t i = 0; i < count; ++i) {
+               if (work[i]) {
+                 ns[i] = self.take(signature[i], value[i], gap_ns);
+                 const Price &price = self.price(signature[i]);
+                 label[i] = price.label;
+                 work_class[i] = price.work_class;
+               }
+             }
+           })
+      .def("begin", &Prices::begin)
+      .def("cut",
+           [](Prices &self) {
+             const auto times = self.at_full_clock();
+             self.cut();
+             return times;
+           })
+      .def_prop_ro("at_full_clock", [](const Prices &self) { return self.at_full_clock(); })
+      .def_prop_ro("source_ns", [](const Prices &self) { return self.source_ns(); })
+      .def("spent", [](const Prices &self) {
+        std::vector<std::array<std::int64_t, 3>> rows;
+        for (const Prices::Spent &spent : self.spent()) {
+          rows.push_back({spent.count, spent.ns, spent.free});
+        }
+        return rows;
+      });
   nb::class_<Accounts>(module, "Accounts")
       .def(nb::init<std::uint32_t>(), "resume_label"_a)
       .def("add_lane", &Accounts::add_lane)

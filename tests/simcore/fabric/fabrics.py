@@ -7,7 +7,7 @@ from typing import Any
 
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.fabric import builders, settings
 from eidolon_simcore.fabric.settings import Settings
 from eidolon_simcore.fabric.topology import Port, Topology
@@ -21,9 +21,7 @@ def make(
 ) -> Settings:
     return settings.parse(
         fields or None,
-        gpu=catalogue.gpu(gpu),
-        gpus=gpus_by_server,
-        servers=servers,
+        gpus=gpus_by_server or [catalogue.gpu(gpu)] * servers,
         gpus_per_server=gpus,
         inter_bytes_per_s=catalogue.gpu(gpu).nic_bytes_per_s,
         inter_latency_ns=2_000,
@@ -35,7 +33,7 @@ def build(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any)
 
 
 def network(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any) -> Network:
-    return Network(DataflowEngine(), catalogue.gpu(gpu), make(gpu, servers, gpus, **fields))
+    return Network(NativeEngine(), catalogue.gpu(gpu), make(gpu, servers, gpus, **fields))
 
 
 def ports(count: int, per_server: int = 8) -> list[Port]:

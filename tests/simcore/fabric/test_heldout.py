@@ -29,12 +29,12 @@ def test_sizes_between_the_listed_ones_on_two_gpus(heldout: ModuleType) -> None:
 
 
 def test_a_listed_size_is_told_from_the_others(heldout: ModuleType) -> None:
-    """All but four within 15 %: two were quicker than a quarter of their bytes, and at 4 MiB on four GPUs
-    NCCL takes another protocol than at both neighbours (two operations)."""
+    """All within 15 %, but for sizes that were quicker than a quarter of their bytes (16 KiB on four GPUs, where every
+    operation was 1.5 to 2 us quicker than at 4 KiB and at 64 KiB)."""
     told = heldout.leave_one_out()
     assert len(told) == 90
-    assert mean(told) < 0.06
+    assert mean(told) < 0.045
     far = {(t.point.op, t.point.ranks, t.point.bytes) for t in told if abs(t.error) > 0.15}
-    dips = {(p.op, p.ranks, p.bytes) for p in heldout.dips(told)}
-    assert far - dips == {("all_gather", 4, 1 << 22), ("reduce_scatter", 4, 1 << 22)}
+    assert far <= {(p.op, p.ranks, p.bytes) for p in heldout.dips(told)}
+    assert len(far) <= 2
     assert max(abs(t.error) for t in told if t.point.bytes > 1 << 22) < 0.10

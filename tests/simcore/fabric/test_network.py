@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import fabrics
+import numpy as np
 import pytest
 
-from eidolon_simcore.engine.dataflow import DataflowEngine
+from eidolon_simcore import catalogue
+from eidolon_simcore.engine.interface import OPERATION, Op
 from eidolon_simcore.fabric import tuner
 from eidolon_simcore.network import Network, Port
 
@@ -185,6 +187,48 @@ def test_nccl_chooses_by_size_and_the_environment_narrows_it() -> None:
     assert chosen(network, "all_reduce", GIB, 8, NCCL_ALGO="nonsense") == "nvls/Simple"
 
 
+@pytest.mark.parametrize(
+    ("gpu", "version", "op", "count", "protocols"),
+    [  # of 1, 2, 4, 8, 16, 32 MiB
+        ("h100-sxm", 22809, "all_gather", 2, "LL LL Simple Simple Simple Simple"),
+        ("h100-sxm", 22809, "all_gather", 4, "LL LL Simple Simple Simple Simple"),
+        ("h100-sxm", 22809, "all_gather", 8, "LL LL LL LL128 LL128 Simple"),
+        ("h100-sxm", 22809, "all_reduce", 4, "LL LL LL128 LL128 Simple Simple"),
+        ("h100-sxm", 22809, "broadcast", 2, "LL Simple Simple Simple Simple Simple"),
+        ("a100-80gb-sxm", 22809, "all_gather", 4, "LL Simple Simple Simple Simple Simple"),
+        ("b200-sxm", 22809, "all_reduce", 4, "LL LL LL LL128 LL128 Simple"),
+        ("b200-sxm", 22900, "all_reduce", 4, "LL LL LL Simple Simple Simple"),
+    ],
+)
+def test_protocols_change_where_nccls_own_figures_say(
+    gpu: str, version: int, op: str, count: int, protocols: str
+) -> None:
+    """By hand from src/graph/tuning.cc; the tables' times jump at the same sizes."""
+    chooser = tuner.Tuner.of(catalogue.gpu(gpu))
+    wanted = tuner.Options(nvls=False, version=version)
+    sizes = [1 << power for power in range(20, 26)]
+    found = [chooser.choose(op, size, tuner.Shape(count), wanted).protocol for size in sizes]
+    assert found == protocols.split()
+
+
+def test_a_change_of_protocol_that_does_not_pay_is_seen_in_the_time() -> None:
+    """All-gather on four H100: measured 19 us of 2 MiB, 37 us of 4 MiB, 45 us of 8 MiB, where LL128 takes 28 of 4."""
+    chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
+    own, forced = (
+        chooser.choose("all_gather", 1 << 22, tuner.Shape(4), tuner.options(words), launched=False).us
+        for words in ({}, {"NCCL_PROTO": "LL128"})
+    )
+    assert own == pytest.approx(36.9, rel=0.08)  # a size that was not fitted
+    assert forced < 0.85 * own
+
+
+def test_a_send_speeds_up_from_some_hundred_mib_on() -> None:
+    """Two H200: 302 GB/s of 256 MiB, 349 of 384 MiB, 360 of 1 GiB."""
+    network = fabrics.network("h200-sxm", servers=1)
+    rates = [size / network.pair(Port(0, 0), Port(0, 1), size).alone_ns for size in (1 << 28, 3 << 27, 1 << 30)]
+    assert rates == [pytest.approx(rate, rel=0.08) for rate in (302, 349, 360)]
+
+
 def test_switches_do_not_reduce_bytes() -> None:
     network = fabrics.network(servers=1)
     team = network.team(fabrics.ports(8))
@@ -216,11 +260,17 @@ def test_the_masks_of_a_communicator_are_what_its_environment_said() -> None:
 def test_the_engine_gives_a_lone_collective_the_time_that_the_pattern_says() -> None:
     network = fabrics.network(servers=1)
     engine = network._engine
-    assert isinstance(engine, DataflowEngine)
+    engine.add_rank(0)
+    engine.add_lane(0, 0, 0)
     pattern = network.collective("all_reduce", 1 << 24, network.team(fabrics.ports(4)))
     handle = engine.reserve()
     engine.define_as(handle, (0,), pattern.latency_ns, pattern.number)
-    assert engine._collectives[handle].duration == pattern.alone_ns
+    operation = np.zeros(1, OPERATION)
+    operation["op"], operation["value"] = Op.COLLECTIVE, handle
+    engine.ingest(0, operation)
+    engine.end_rank(0)
+    assert engine.answers() == []
+    assert engine.spans(0)["end_ns"].tolist() == [pattern.alone_ns]
 
 
 def test_one_member_costs_a_launch_and_no_wire() -> None:

@@ -1,30 +1,19 @@
-"""The plain engine: small programs with their log of events, and properties against the oracle."""
+"""What the engine makes of small programs: the rules of lanes, events, collectives, queries and idleness, one each."""
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
-from engine_oracle import Operation, solve
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from driver import table
+from reference import Operation
 
-from eidolon_simcore.engine.dataflow import DataflowEngine
-from eidolon_simcore.engine.interface import OPERATION, Answer, Blocked, Flag, Flow, Mark, Op
+from eidolon_simcore.engine.interface import Answer, Blocked, Flag, Flow, Mark, Op
+from eidolon_simcore.engine.native import NativeEngine
 
 ASK, MORE, NO_HOST, BACK = Flag.ASK, Flag.GROUP_MORE, Flag.NO_HOST, Flag.BACKGROUND
 
 
-def table(program: list[Operation], first_seq: int = 0) -> np.ndarray:
-    out = np.zeros(len(program), OPERATION)
-    for i, o in enumerate(program):
-        out[i] = (first_seq + i, o.op, o.flags, 0, o.lane, o.host, o.work, o.value, 7, 0)
-    return out
-
-
-def engine(ranks: int = 1, lanes: int = 2, **settings: int) -> DataflowEngine:
-    e = DataflowEngine(**settings)
+def engine(ranks: int = 1, lanes: int = 2, **settings: int) -> NativeEngine:
+    e = NativeEngine(**settings)
     for rank in range(ranks):
         e.add_rank(rank)
         for lane in range(lanes):
@@ -32,11 +21,18 @@ def engine(ranks: int = 1, lanes: int = 2, **settings: int) -> DataflowEngine:
     return e
 
 
-def spans(e: DataflowEngine, rank: int = 0) -> list[tuple[int, int, int]]:
+def spans(e: NativeEngine, rank: int = 0) -> list[tuple[int, int, int]]:
     return [(int(s["seq"]), int(s["start_ns"]), int(s["end_ns"])) for s in e.spans(rank)]
 
 
-def run(e: DataflowEngine, *program: Operation, rank: int = 0, seq: int = 0) -> list[Answer]:
+def done(e: NativeEngine, ranks: int = 1) -> None:
+    """Nothing follows, on any rank: everything is final."""
+    for rank in range(ranks):
+        e.end_rank(rank)
+    assert e.answers() == []
+
+
+def run(e: NativeEngine, *program: Operation, rank: int = 0, seq: int = 0) -> list[Answer]:
     e.ingest(rank, table(list(program), seq))
     return e.answers()
 
@@ -69,6 +65,7 @@ def test_an_event_orders_lanes_and_an_unrecorded_one_does_not() -> None:
         Operation(Op.WAIT, lane=1, value=99),
         Operation(Op.WORK, lane=1, work=1),
     )
+    done(e)
     assert spans(e)[-1] == (4, 50, 51)
 
 
@@ -123,8 +120,9 @@ def test_a_collective_starts_when_all_are_there_and_ends_for_all_at_once() -> No
     run(e, Operation(Op.COLLECTIVE, lane=0, host=5, value=handle), Operation(Op.WORK, lane=0, work=1))
     assert spans(e) == []
     run(e, Operation(Op.COLLECTIVE, lane=1, host=100, value=handle), rank=1)
-    assert spans(e) == [(0, 5, 610), (1, 610, 611)]
-    assert spans(e, 1) == [(0, 100, 610)]
+    done(e, 2)
+    assert spans(e) == [(0, 5, 910), (1, 910, 911)]  # both flows are on one wire
+    assert spans(e, 1) == [(0, 100, 910)]
 
 
 def test_a_slow_wire_rounds_up_and_nothing_is_free() -> None:
@@ -133,6 +131,7 @@ def test_a_slow_wire_rounds_up_and_nothing_is_free() -> None:
     handle = e.collective((0,), 0, (Flow((a, b), 1),))
     free = e.collective((0,), 0, ())
     run(e, Operation(Op.COLLECTIVE, value=handle), Operation(Op.COLLECTIVE, lane=1, value=free))
+    done(e)
     assert spans(e) == [(0, 0, 333_333_334), (1, 0, 1)]
 
 
@@ -142,6 +141,7 @@ def test_different_orders_on_different_lanes_do_not_deadlock() -> None:
     run(e, Operation(Op.COLLECTIVE, lane=0, value=x), Operation(Op.COLLECTIVE, lane=1, value=y))
     run(e, Operation(Op.COLLECTIVE, lane=1, value=y), Operation(Op.COLLECTIVE, lane=0, value=x), rank=1)
     assert e.blocked() == []
+    done(e, 2)
     assert spans(e) == [(0, 0, 10), (1, 0, 10)]
 
 
@@ -155,6 +155,7 @@ def test_a_group_is_reached_and_left_together() -> None:
         Operation(Op.WORK, work=1),
     )
     run(e, Operation(Op.COLLECTIVE, value=receive, flags=MORE), Operation(Op.COLLECTIVE, value=send), rank=1)
+    done(e, 2)
     assert spans(e) == [(0, 2, 32), (1, 2, 32), (2, 32, 33)]
 
 
@@ -162,6 +163,7 @@ def test_a_rank_that_takes_part_twice_joins_twice() -> None:
     e = engine()
     me = e.collective((0, 0), 10, ())
     run(e, Operation(Op.COLLECTIVE, value=me, flags=MORE), Operation(Op.COLLECTIVE, value=me))
+    done(e)
     assert spans(e) == [(0, 0, 10), (1, 0, 10)]
 
 
@@ -203,7 +205,6 @@ def test_a_strangers_or_a_second_arrival_is_refused() -> None:
     [
         (Operation(Op.WORK, lane=9), "lane 9 is not known"),
         (Operation(Op.COLLECTIVE, value=5), "collective 5 is not known"),
-        (Operation(Op.KEY_TIME, value=5), "event 5 was never recorded"),
     ],
 )
 def test_bad_operations_are_named(operation: Operation, words: str) -> None:
@@ -219,6 +220,7 @@ def test_a_mark_tells_the_end_of_the_device_work_before_it_and_delays_nothing() 
         Operation(Op.MARK, host=5),
         Operation(Op.WORK, lane=1, host=5, work=1),
     )
+    done(e)
     assert e.marks() == [Mark(0, 1, 10, 105)]
     assert spans(e)[-1] == (2, 15, 16)
 
@@ -241,7 +243,6 @@ def test_a_query_is_answered_no_as_soon_as_nobody_can_act_before_it() -> None:
     assert e.horizon() == 0
     assert run(e, Operation(Op.HOST, host=49), rank=1) == []
     assert run(e, Operation(Op.HOST, host=1), rank=1, seq=1) == [Answer(0, 1, 50, 0)]
-    assert e.counters()["early_queries"] == 1
 
 
 def test_a_query_waits_for_a_slower_rank_and_then_tells_the_truth() -> None:
@@ -259,6 +260,7 @@ def test_an_idle_rank_does_not_hold_a_poller_and_resumes_at_the_horizon() -> Non
     query = Operation(Op.QUERY_LANE, lane=0, host=50, flags=ASK)
     assert run(e, Operation(Op.COLLECTIVE, value=handle), query) == [Answer(0, 1, 50, 0)]
     run(e, Operation(Op.RESUME), Operation(Op.COLLECTIVE, value=handle), rank=1, seq=1)
+    done(e, 2)
     assert spans(e, 1) == [(1, 0, 50), (2, 50, 60)]
     assert e.counters()["idle_jump_ns"] == 50
 
@@ -293,143 +295,3 @@ def test_the_horizon_is_the_least_clock_of_those_that_run() -> None:
     assert e.horizon() == 0
     e.end_rank(2)
     assert e.horizon() == 30
-
-
-# ---- memory --------------------------------------------------------------------------------------------------------
-
-
-def test_old_events_leave_memory_but_keep_their_times() -> None:
-    e = engine(keys_kept=100)
-    program = []
-    for key in range(1000):
-        program += [Operation(Op.WORK, work=10), Operation(Op.RECORD, value=key)]
-    run(e, *program)
-    assert len(e._ranks[0].keys) <= 200
-    asked = [
-        Operation(Op.KEY_TIME, value=3, flags=ASK),
-        Operation(Op.SYNC_KEY, value=3, flags=ASK),
-        Operation(Op.KEY_TIME, value=999, flags=ASK),
-        Operation(Op.SYNC_KEY, value=999, flags=ASK),
-        Operation(Op.QUERY_KEY, value=3, flags=ASK),
-    ]
-    answers = run(e, *asked, seq=2000)
-    assert [(a.clock_ns, a.value) for a in answers] == [(0, 40), (0, 0), (0, 10000), (10000, 0), (10000, 1)]
-
-
-# ---- properties ----------------------------------------------------------------------------------------------------
-
-LANES = {0: 0, 1: 0, 2: 1}
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> tuple[dict[int, list[Operation]], list[tuple[int, tuple[int, ...], int]], int]:
-    """Programs that cannot deadlock: all ranks meet their collectives in one global order."""
-    rng = draw(st.randoms(use_true_random=False))
-    ranks = draw(st.integers(1, 4))
-    programs: dict[int, list[Operation]] = {rank: [] for rank in range(ranks)}
-    keys = dict.fromkeys(range(ranks), 0)
-    collectives: list[tuple[int, tuple[int, ...], int]] = []
-    for _ in range(draw(st.integers(1, 12))):
-        for rank in range(ranks):
-            filler(rng, programs[rank], keys, rank)
-        group: dict[int, list[Operation]] = {}
-        for _ in range(rng.choice([1, 1, 1, 2, 3])):
-            members = tuple(sorted(rng.sample(range(ranks), rng.randint(1, ranks))))
-            handle = len(collectives) + 1
-            collectives.append((handle, members, rng.randint(1, 60)))
-            for rank in members:
-                flags = NO_HOST if rng.random() < 0.1 else Flag(0)
-                group.setdefault(rank, []).append(
-                    Operation(Op.COLLECTIVE, rng.randrange(3), rng.randrange(20), value=handle, flags=flags)
-                )
-        for rank, joined in group.items():
-            for operation in joined[:-1]:
-                operation.flags |= MORE
-            programs[rank] += joined
-    for rank in range(ranks):
-        filler(rng, programs[rank], keys, rank)
-        programs[rank].append(Operation(Op.MARK))
-        programs[rank].append(Operation(Op.SYNC_DEVICE, value=0, flags=ASK))
-    return programs, collectives, draw(st.sampled_from([1, 2, 3, 6, 70]))
-
-
-def filler(rng: random.Random, program: list[Operation], keys: dict[int, int], rank: int) -> None:
-    for _ in range(rng.randrange(6)):
-        op = rng.choice(
-            [Op.WORK] * 6
-            + [Op.HOST, Op.RECORD, Op.RECORD, Op.WAIT, Op.SYNC_LANE, Op.SYNC_KEY, Op.SYNC_DEVICE]
-            + [Op.QUERY_LANE, Op.QUERY_KEY, Op.KEY_TIME, Op.CLOCK, Op.MARK, Op.CALLBACK]
-        )
-        flags = ASK if op >= Op.SYNC_LANE else Flag(0)
-        if op in (Op.WORK, Op.RECORD, Op.WAIT) and rng.random() < 0.15:
-            flags |= NO_HOST
-        o = Operation(op, rng.randrange(3), rng.randrange(30), flags=flags)
-        if op == Op.WORK:
-            o.work = rng.randrange(50)
-            program += [Operation(op, o.lane, o.host, o.work, 0, flags) for _ in range(rng.choice([1, 1, 1, 60]))]
-            continue
-        if op == Op.RECORD:
-            keys[rank] += 1
-            o.value = keys[rank]
-        elif op in (Op.WAIT, Op.SYNC_KEY, Op.QUERY_KEY, Op.KEY_TIME):
-            if not keys[rank]:
-                continue
-            o.value = rng.randint(1, keys[rank])
-        elif op == Op.SYNC_DEVICE:
-            o.value = rng.randrange(2)
-        program.append(o)
-
-
-def play(
-    programs: dict[int, list[Operation]], collectives: list[tuple[int, tuple[int, ...], int]], depth: int, seed: int
-) -> dict[int, tuple[object, ...]]:
-    """Feeds the programs in batches of a random interleaving; everything the engine said, by rank."""
-    rng = random.Random(seed)
-    e = DataflowEngine(launch_queue=depth)
-    for rank in programs:
-        e.add_rank(rank)
-        for lane, device in LANES.items():
-            e.add_lane(rank, lane, device)
-    for handle, members, duration in collectives:
-        assert e.collective(members, duration, ()) == handle
-    at = dict.fromkeys(programs, 0)
-    answers: list[Answer] = []
-    marks: list[Mark] = []
-    seen: dict[int, list[tuple[int, int, Op, int, int]]] = {rank: [] for rank in programs}
-    while any(at[rank] < len(programs[rank]) for rank in programs):
-        rank = rng.choice([rank for rank in programs if at[rank] < len(programs[rank])])
-        size = rng.choice([1, 2, 5, 200])
-        e.ingest(rank, table(programs[rank][at[rank] : at[rank] + size], at[rank]))
-        at[rank] += size
-        if rng.random() < 0.7:
-            answers += e.answers()
-        for rank, log in seen.items():
-            if rng.random() < 0.3:
-                log += [tuple(int(x) for x in s[["seq", "lane", "op", "start_ns", "end_ns"]]) for s in e.spans(rank)]  # type: ignore[misc]
-    answers += e.answers()
-    marks += e.marks()
-    for rank, log in seen.items():
-        log += [tuple(int(x) for x in s[["seq", "lane", "op", "start_ns", "end_ns"]]) for s in e.spans(rank)]  # type: ignore[misc]
-    assert e.blocked() == []
-    assert not e._collectives
-    return {
-        rank: (
-            seen[rank],
-            {a.seq: (a.clock_ns, a.value) for a in answers if a.rank == rank},
-            {m.seq: m.end_ns for m in marks if m.rank == rank},
-            e.clock(rank),
-        )
-        for rank in programs
-    }
-
-
-@settings(max_examples=150, deadline=None)
-@given(worlds(), st.integers(0, 2**32))
-def test_any_interleaving_gives_the_oracles_timeline(
-    world: tuple[dict[int, list[Operation]], list[tuple[int, tuple[int, ...], int]], int], seed: int
-) -> None:
-    programs, collectives, depth = world
-    expected = solve(programs, LANES, {h: (m, d) for h, m, d in collectives}, depth)
-    played = play(programs, collectives, depth, seed)
-    for rank, result in expected.items():
-        assert played[rank] == (result.spans, result.answers, result.marks, result.clock)

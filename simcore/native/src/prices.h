@@ -1,0 +1,125 @@
+// What a rank's device work costs: a price for each signature, looked up record by record.
+//
+// A price is nanoseconds plus nanoseconds for each byte that the record names, at the greatest clock; the pace of the
+// step (a factor by class of work) turns it into the duration. What was spent is counted on the way: by signature for
+// the summary, by class at the greatest clock since the last cut for the next step's pace, by source of the price.
+// Setting up (weights that are made and copied) is no step: what was spent until `begin` is kept apart.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+namespace eidolon {
+
+struct Price {
+  std::int64_t base_ns = 0;
+  double ns_per_byte = 0;
+  std::uint32_t label = 0;
+  std::uint16_t work_class = 0;
+  std::uint8_t source = 0;
+};
+
+class Prices {
+public:
+  static constexpr std::size_t kClasses = 8;
+  static constexpr std::size_t kSources = 4;
+
+  struct Spent {
+    std::int64_t count = 0;
+    std::int64_t ns = 0;
+    std::int64_t free = 0; // of these, and of all before, how many took no time
+  };
+
+  Prices() { pace_.fill(1.0); }
+
+  void define(std::uint32_t signature, const Price &price) {
+    if (price.work_class >= kClasses || price.source >= kSources) {
+      throw std::invalid_argument("no such class of work or source");
+    }
+    if (signature >= entries_.size()) {
+      entries_.resize(signature + 1);
+    }
+    entries_[signature].price = price;
+  }
+
+  // How many times as long work of each class takes from now on.
+  void set_pace(const std::vector<double> &slowdown) {
+    for (std::size_t i = 0; i < kClasses; ++i) {
+      pace_[i] = i < slowdown.size() ? slowdown[i] : 1.0;
+    }
+  }
+
+  // The duration of work that starts `gap_ns` later than on an uncrowded device. A signature without a price is free,
+  // and counted as that.
+  std::int64_t take(std::uint32_t signature, std::uint64_t value, std::int64_t gap_ns) {
+    if (signature >= entries_.size()) {
+      entries_.resize(signature + 1);
+    }
+    Entry &entry = entries_[signature];
+    std::int64_t ns = entry.price.base_ns;
+    if (entry.price.ns_per_byte != 0) {
+      ns += static_cast<std::int64_t>(std::nearbyint(entry.price.ns_per_byte * static_cast<double>(value)));
+    }
+    at_full_clock_[entry.price.work_class] += static_cast<double>(ns);
+    const double factor = pace_[entry.price.work_class];
+    if (factor != 1.0) {
+      ns = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(ns) * factor));
+    }
+    if (ns > 0) {
+      ns += gap_ns;
+    } else {
+      ++entry.spent.free;
+    }
+    ++entry.spent.count;
+    entry.spent.ns += ns;
+    source_ns_[entry.price.source] += ns;
+    return ns;
+  }
+
+  [[nodiscard]] const Price &price(std::uint32_t signature) const { return entries_[signature].price; }
+  [[nodiscard]] const std::array<double, kClasses> &at_full_clock() const { return at_full_clock_; }
+  [[nodiscard]] const std::array<std::int64_t, kSources> &source_ns() const { return source_ns_; }
+  void cut() { at_full_clock_.fill(0); }
+
+  // The first step begins. Only the first call counts.
+  void begin() {
+    if (begun_) {
+      return;
+    }
+    begun_ = true;
+    for (Entry &entry : entries_) {
+      entry.before = entry.spent;
+      entry.spent = {0, 0, entry.before.free};
+    }
+  }
+
+  // Of every signature from 0 on: in steps, or of everything if no step has come to its end.
+  [[nodiscard]] std::vector<Spent> spent() const {
+    const bool steps =
+        std::any_of(entries_.begin(), entries_.end(), [](const Entry &entry) { return entry.spent.count > 0; });
+    std::vector<Spent> all;
+    all.reserve(entries_.size());
+    for (const Entry &entry : entries_) {
+      all.push_back(steps ? entry.spent : entry.before);
+    }
+    return all;
+  }
+
+private:
+  struct Entry {
+    Price price;
+    Spent spent;
+    Spent before; // until the first step began
+  };
+  std::vector<Entry> entries_;
+  bool begun_ = false;
+  std::array<double, kClasses> pace_{};
+  std::array<double, kClasses> at_full_clock_{};
+  std::array<std::int64_t, kSources> source_ns_{};
+};
+
+} // namespace eidolon
