@@ -7,6 +7,9 @@ arguments are run unchanged on as many emulated GPUs as it had; what the script 
 * the step time: against the median where the run is bound by the GPU, against [min, max] where it is bound by the host.
 
     python -m bench.fidelity [--gpu h200] [--only TEXT] [--world N] [--jobs N] [--json FILE] [--check]
+                             [--subset] [--regressions]
 
-All 18 lines take three minutes with ``--jobs 12`` on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s.
+All 43 lines of both GPUs take 95 s on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s. ``--subset
+--regressions`` is the short report for CI: three lines, and it fails only where a step time is worse than it was
+(`baseline.json`) by more than a percent of the step.
 """

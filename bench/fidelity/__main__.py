@@ -23,11 +23,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="lines that run side by side")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
+    parser.add_argument("--subset", action="store_true", help="only the lines of the short report for CI")
+    parser.add_argument("--regressions", action="store_true", help="fail where a step time is worse than it was")
     arguments = parser.parse_args()
     chosen = [
         line
         for line in truth.lines(arguments.gpu)
-        if arguments.only in line.args and arguments.world in (None, line.world)
+        if arguments.only in line.args
+        and arguments.world in (None, line.world)
+        and (not arguments.subset or line.name in truth.SUBSET)
     ]
     head = f"{'step ms':>9} {'real':>9} {'error':>7}  {'allocated MiB':>13} {'error':>8}  {'reserved MiB':>12}"
     print(f"{'run':<64} {head} {'error':>8}  {'wall s':>6}")
@@ -73,6 +77,9 @@ def main() -> None:
         print(text)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    worse = truth.regressions(arguments.gpu, {one["line"]: one["step_error"] for one in figures})
+    if arguments.regressions and (worse or len(figures) < len(chosen)):
+        raise SystemExit("worse than bench/fidelity/baseline.json, or no result: " + "; ".join(worse + missed))
     if arguments.check and missed:
         raise SystemExit("memory peaks off, or no result: " + "; ".join(missed))
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,14 @@ from typing import Any
 TRUTH = Path(__file__).parents[1] / "truth"
 #: Real runs by GPU: the H100's are the shared truth, the H200's were measured with its scripts.
 RUNS = {"h100": TRUTH / "h100.jsonl", "h200": Path(__file__).with_name("h200.jsonl")}
+#: Errors of step times as they were when docs/fidelity.md was written, and how much worse a change may make them.
+BASELINE, MARGIN = Path(__file__).with_name("baseline.json"), 0.01
+#: The short report: single GPUs, bound by the GPU; one of each kind of kernels.
+SUBSET = (
+    "gpt2 --batch 8 --seq 1024 --mode amp x1",
+    "resnet50 --batch 256 --optim sgd --mode amp x1",
+    "vitl --batch 64 x1",
+)
 #: A run counts as bound by its host if issuing a step takes more than this share of the step.
 HOST_BOUND_SHARE = 0.80
 
@@ -107,6 +116,16 @@ def known_share(summary: dict[str, Any]) -> float:
     total = sum(sum(by_source.values()) for by_source in families.values())
     known = sum(by_source.get(source, 0) for by_source in families.values() for source in ("measured", "interpolated"))
     return float(known / total) if total else 0.0
+
+
+def regressions(gpu: str, errors: Mapping[str, float]) -> list[str]:
+    """Lines whose step error (by name) is farther from zero than at the baseline by more than the margin."""
+    baseline = json.loads(BASELINE.read_text())
+    return [
+        f"{name}: {error:+.1%} (was {was:+.1%}, margin {MARGIN:.0%})"
+        for name, error in errors.items()
+        if (was := baseline.get(f"{gpu} {name}")) is not None and abs(error) > abs(was) + MARGIN
+    ]
 
 
 def means(figures: list[dict[str, Any]]) -> list[str]:

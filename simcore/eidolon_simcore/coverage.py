@@ -37,12 +37,14 @@ class Spent:
 
 def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
     """``families``: nanoseconds by family and source. ``operations``: the costliest, with their expected errors.
-    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound.
+    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound; ``errors``: the
+    same by source. (Collectives are not in it: their errors are those of the fabric's model.)
     ``free``: how many operations took no time, by name: none may (law 2)."""
     families: dict[str, dict[str, int]] = {}
     operations: dict[tuple[str, str, str], dict[str, Any]] = {}
     free: dict[str, int] = {}
     total = wrong = 0.0
+    by_error: dict[str, list[float]] = {}  # by source: time, and that times its error
     for one in spent:
         family, name = _names(one.signature)
         if one.free:
@@ -70,12 +72,16 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
         entry["ns"] += one.ns
         total += one.ns
         wrong += one.ns * one.error
+        sums = by_error.setdefault(one.source, [0.0, 0.0])
+        sums[0] += one.ns
+        sums[1] += one.ns * one.error
     costliest = sorted(operations.values(), key=lambda e: (-e["ns"], e["family"], e["name"], e["operator"]))
     for entry in costliest:
         entry["expected_error"] = round(entry["expected_error"], 4)
         entry["share"] = round(entry["ns"] / total, 6) if total else 0.0
     return {
         "expected_error": round(wrong / total, 4) if total else 0.0,
+        "errors": {source: round(off / ns, 4) for source, (ns, off) in sorted(by_error.items()) if ns},
         "free": dict(sorted(free.items())),
         "families": {
             family: dict(sorted(by_source.items()))

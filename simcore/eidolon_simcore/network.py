@@ -73,7 +73,7 @@ class Network:
             raise FabricError("graph_xml", str(error)) from error
         self._links: dict[int, int] = {}
         self._named: list[Link] = []
-        self._pairs: dict[tuple[Port, Port, int], Pattern] = {}
+        self._pairs: dict[tuple[Port, Port, int, tuner.Options], Pattern] = {}
         self._teams: dict[tuple[tuple[Port, ...], tuner.Options], Team] = {}
 
     def links(self) -> list[Link]:
@@ -105,7 +105,8 @@ class Network:
 
     def pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options | None = None) -> Pattern:
         """A send and its receive."""
-        key = (source, target, size_bytes)
+        wanted = wanted or tuner.Options()
+        key = (source, target, size_bytes, wanted)
         found = self._pairs.get(key)
         if found is None:
             if source == target:

@@ -54,7 +54,7 @@ SUMMARY: dict[str, Any] = {
     "ranks": 4,
     "steps": [step(1, 2_000), step(2, 100), step(3, 110), step(4, 90)],
     "cost_share": {"measured": 0.75, "unknown": 0.25},
-    "expected_error": {"measured": 0.03},
+    "coverage": {"errors": {"measured": 0.034, "unknown": 0.0}},
     "collectives": [
         {"op": "all_reduce", "count": 30, "bytes": 30 << 20, "bus_bytes": 45 << 20, "ns": 3_000_000},
         {"op": "all_gather", "count": 3, "bytes": 3 << 20, "bus_bytes": 3 << 20, "ns": 6_000_000},
@@ -120,7 +120,7 @@ def test_the_page_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         *("Step time", "Where the time goes", "Memory", "Collectives", "Fabric", "Coverage", "Findings"),
         "Configuration",
     ]
-    for figure in ("100.0 ms", "327,680", "40.0%", "12.0 GiB", "75.0%", "10.0x slower than the cluster"):
+    for figure in ("100.0 ms", "327,680", "40.0%", "12.0 GiB", "75.0%", "± 3.4%", "10.0x slower than the cluster"):
         assert figure in found.texts or any(figure in t for t in found.texts), figure
 
 
@@ -140,7 +140,7 @@ def test_the_page_shows_no_secret_and_escapes_names(tmp_path: Path) -> None:
 
 def test_what_an_older_run_does_not_know_has_no_section(tmp_path: Path) -> None:
     old = copy.deepcopy(SUMMARY)
-    for name in ("collectives", "links", "expected_error"):
+    for name in ("collectives", "links", "coverage"):
         del old[name]
     for entry in old["steps"]:
         del entry["split"], entry["mfu"]

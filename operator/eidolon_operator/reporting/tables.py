@@ -121,9 +121,9 @@ def coverage(run: Run) -> Table | None:
     shares: Mapping[str, float] = run.summary.get("cost_share", {})
     if not shares:
         return None
-    errors: Mapping[str, Any] = run.summary.get("expected_error") or {}
+    errors: Mapping[str, float] = run.summary.get("coverage", {}).get("errors", {})
     rows = [
-        (source, f"{share:.1%}", f"± {errors[source]:.0%}" if source in errors else "-")
+        (source, f"{share:.1%}", f"± {errors[source]:.1%}" if errors.get(source) else "-")
         for source, share in shares.items()
         if share
     ]

@@ -229,6 +229,14 @@ def test_a_send_speeds_up_from_some_hundred_mib_on() -> None:
     assert rates == [pytest.approx(rate, rel=0.08) for rate in (302, 349, 360)]
 
 
+def test_each_communicators_sends_go_by_its_own_environment() -> None:
+    network = fabrics.network(servers=1)
+    ends = (Port(0, 0), Port(0, 1), 1 << 28)
+    words = [{}, {"NCCL_PROTO": "LL"}, {}]
+    found = [network.pair(*ends, tuner.options(of_one)).algorithm for of_one in words]
+    assert found == ["p2p/Simple", "p2p/LL", "p2p/Simple"]
+
+
 def test_switches_do_not_reduce_bytes() -> None:
     network = fabrics.network(servers=1)
     team = network.team(fabrics.ports(8))
