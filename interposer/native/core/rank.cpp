@@ -103,14 +103,16 @@ char state_of(int tid) {
   return after_name != nullptr && after_name[1] == ' ' ? after_name[2] : 'R';
 }
 
-// True if any other thread of the process is not asleep.
-bool others_run() {
+// True if any other thread of the process is not asleep, or waits for a disk.
+bool others_work() {
   DIR *tasks = opendir("/proc/self/task");
   bool found = false;
   const int own = static_cast<int>(syscall(SYS_gettid));
   while (const dirent *entry = tasks != nullptr && !found ? readdir(tasks) : nullptr)
-    if (int tid = atoi(entry->d_name); tid != 0 && tid != own)
-      found = state_of(tid) == 'R';
+    if (int tid = atoi(entry->d_name); tid != 0 && tid != own) {
+      const char state = state_of(tid);
+      found = state == 'R' || state == 'D';
+    }
   if (tasks != nullptr)
     closedir(tasks);
   return found;
@@ -120,15 +122,24 @@ bool others_run() {
 // "Outside our calls" is seen from the ring: a thread inside one either writes records or waits for an answer.
 //
 // Foreground threads sleep too while they wait for another thread of their own process: for a lock that NCCL's watchdog
-// holds while it asks us, for a worker that has no processor. Then the rank is at work, however long that takes on a
-// busy machine; but as such threads hold nothing up for ever, for half a second only.
+// holds while it asks us, for a worker that has no processor. Then the rank is at work; but as such threads hold
+// nothing up for ever, until the process has used half a second of processor time so, which on a busy machine takes
+// longer, or for three seconds.
 std::atomic<int> inside{0};
 std::atomic<int> inside_behind{0}; // the same of other threads than those in the foreground
 std::atomic<bool> idle{false};
 
+double processor_s() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
 void *idle_monitor(void *) {
-  constexpr int kSampleMs = 5, kSamples = 4, kSamplesAtWork = 100;
+  constexpr int kSampleMs = 5, kSamples = 4, kSamplesAtWork = 600;
+  constexpr double kWorkS = 0.5;
   uint64_t last = 0;
+  double used_s = 0; // when it became quiet
   int quiet = 0, calm = 0;
   while (rank.load() && !child_of_rank.load()) {
     usleep(kSampleMs * 1000);
@@ -144,11 +155,14 @@ void *idle_monitor(void *) {
         at_work |= state == 'D';
       }
     last = now;
+    if (!still || quiet == 0)
+      used_s = processor_s();
     quiet = still ? quiet + 1 : 0;
     calm = still && !at_work ? calm + 1 : 0;
-    if (calm == kSamples && others_run())
+    if (calm == kSamples && others_work())
       calm = 0;
-    if ((calm == kSamples || quiet == kSamplesAtWork) && !idle.exchange(true)) {
+    const bool long_enough = quiet >= kSamplesAtWork || (quiet > kSamples && processor_s() - used_s >= kWorkS);
+    if ((calm == kSamples || long_enough) && !idle.exchange(true)) {
       ring_header()->idle.store(1);
       last = ring_emit({.kind = Kind::kIdle}, 0, 0) + 1;
     }

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 #: Pods of one object that are asked for at a time.
 PARALLEL: Final = 16
+#: What changes with a newer operator; pods and secrets are only ever created.
+_APPLIED: Final = ("services", "configmaps")
 #: Pods that are looked up one by one, in case only the watch lost them.
 LOOKUPS: Final = 5
 
@@ -194,20 +196,13 @@ class Reconciler:
 
     async def _prepare(self, key: Key, attempt: Attempt) -> dict[str, Refusal]:
         """Plan, secret and services; the plan and secret of the attempt before go."""
-        for manifest in (
-            builders.build_headless_service(attempt),
-            builders.build_core_service(attempt),
-            builders.build_plan(attempt),
+        for kind, manifest in (
+            ("services", builders.build_headless_service(attempt)),
+            ("services", builders.build_core_service(attempt)),
+            ("configmaps", builders.build_plan(attempt)),
         ):
-            name = manifest["metadata"]["name"]
-            path = core_path(manifest["kind"].lower() + "s", key.namespace, name)
-            there = await self._api.get(path)
-            if there is not None and (refusal := _not_ours(there, attempt)) is not None:
+            if refusal := await self._create(key, attempt, kind, manifest):
                 return {core_name(attempt.name): refusal}
-            try:
-                await self._api.apply(path, manifest)
-            except ApiError as error:
-                return {core_name(attempt.name): _refusal(error)}
         now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
         secret = builders.build_ingest(attempt, certificate.make(now))
         if refusal := await self._create(key, attempt, "secrets", secret):
@@ -219,7 +214,10 @@ class Reconciler:
         return {}
 
     async def _create(self, key: Key, attempt: Attempt, kind: str, manifest: Mapping[str, Any]) -> Refusal | None:
-        """Creates something. That it is there already is success if it is ours."""
+        """Creates something. That it is there already is success if it is ours; what may change is brought up to date.
+
+        Created first and applied only then, since in most cases there is nothing yet: a request less for each.
+        """
         name = manifest["metadata"]["name"]
         try:
             made = await self._api.create(core_path(kind, key.namespace), manifest)
@@ -232,6 +230,8 @@ class Reconciler:
             if (refusal := _not_ours(there, attempt)) is not None:
                 return refusal
             made = there
+            if kind in _APPLIED:
+                await self._api.apply(core_path(kind, key.namespace, name), manifest)
         if kind == "pods":
             self._pods.put(key, pod_state(made))
         return None

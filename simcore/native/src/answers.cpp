@@ -370,9 +370,36 @@ bool Engine::answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answe
   }
 }
 
+bool Engine::waits_for_idle() const {
+  if (settings_.optimistic || acting_ranks_ > 0 || resting_.top_time() == kNever) {
+    return false;
+  }
+  return std::any_of(asking_.begin(), asking_.end(), [&](std::uint32_t index) {
+    const Rank &rank = ranks_[index];
+    const std::vector<std::uint64_t> awaited = rank.host_blocked() ? rank.waits_for() : std::vector<std::uint64_t>{};
+    return !rank.rests() && std::all_of(awaited.begin(), awaited.end(), [&](std::uint64_t handle) {
+      return collectives_[handle & 0xffffffffU].start != kNever;
+    });
+  });
+}
+
 std::vector<Answer> Engine::answers() {
   advance();
   std::vector<Answer> result;
+  answer(result);
+  if (waits_for_idle()) {
+    without_idle_ = true;
+    advance();
+    answer(result);
+    without_idle_ = false;
+  }
+  if (unswept_ > 4096 + 16 * ranks_.size()) {
+    sweep();
+  }
+  return result;
+}
+
+void Engine::answer(std::vector<Answer> &result) {
   // The first time at which something may still happen that was not seen.
   Time seen = next_time();
   if (!settings_.optimistic && safe_time() < seen) {
@@ -386,6 +413,9 @@ std::vector<Answer> Engine::answers() {
       Rank::Ask &ask = rank.asks[i];
       Answer answer;
       if (answerable(rank, ask, seen, answer)) {
+        if (without_idle_ && rank.end_of(ask) == kNever) { // a no, which nothing that still comes may make a yes
+          horizon_ = std::max(horizon_, ask.issue);
+        }
         answer.rank = rank.number();
         answer.seq = ask.seq;
         if (ask.kind != Op::kCallback) { // the host lane's clock is never seen to go backwards
@@ -411,10 +441,6 @@ std::vector<Answer> Engine::answers() {
     }
   }
   asking_.resize(kept);
-  if (unswept_ > 4096 + 16 * ranks_.size()) {
-    sweep();
-  }
-  return result;
 }
 
 Time Engine::clock(std::uint32_t rank) {

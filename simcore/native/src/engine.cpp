@@ -365,8 +365,8 @@ void Engine::rollback() {
 // ---- Going on ----
 
 Time Engine::least_bound() const {
-  const bool resting_may_act = !settings_.optimistic && acting_ranks_ > 0;
-  return std::min(bounds_.top_time(), resting_may_act ? resting_.top_time() : kNever);
+  const bool idle_may_act = !settings_.optimistic && !without_idle_;
+  return std::min(bounds_.top_time(), idle_may_act ? resting_.top_time() : kNever);
 }
 
 Time Engine::safe_time() const {
@@ -435,7 +435,9 @@ void Engine::update_horizon() {
   }
   const Time bound = least_bound();
   const Time next = next_time();
-  if (bound == kNever) {
+  if (without_idle_ && !settings_.keep_all) { // no further than it had to go
+    horizon_ = std::max(horizon_, now_);
+  } else if (bound == kNever) {
     if (all_ended() && next == kNever) {
       horizon_ = kNever - 1;
     } else if (!settings_.optimistic && !settings_.keep_all) {

@@ -14,9 +14,9 @@
 // collectives, device rates, host lanes and other ranks.
 //
 // The horizon is the least time at which any rank may still act, or at which something is still to happen. What ended
-// up to it is final. Conservative, an idle rank may too while another one runs, which it may be waiting for in real
-// time: its clock is left behind only if time cannot go on otherwise. So it matters little when a rank happened to
-// sleep.
+// up to it is final. Conservative, an idle rank may act too, for another one may be what it sleeps for in real time. It
+// is left behind only if all others wait for answers and one of those lies beyond it: so it matters little when it
+// slept.
 #pragma once
 
 #include <algorithm>
@@ -188,6 +188,9 @@ private:
   // The least time at which a rank may act by itself, kNever if none does before something else happens.
   [[nodiscard]] Time least_bound() const;
   [[nodiscard]] bool all_ended() const { return ended_ranks_ == ranks_.size() && !ranks_.empty(); }
+  void answer(std::vector<Answer> &result);
+  // Nobody acts any more unless time goes on without the ranks that are idle, and then somebody does.
+  [[nodiscard]] bool waits_for_idle() const;
   [[nodiscard]] bool answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answer &answer) const;
   void update_horizon();
   void sweep();
@@ -222,6 +225,7 @@ private:
   std::size_t busy_ranks_ = 0;
   std::vector<std::uint8_t> is_acting_; // by rank: it neither rests nor waits for us
   std::size_t acting_ranks_ = 0;
+  bool without_idle_ = false; // time goes on without the ranks that are idle
   std::size_t ended_ranks_ = 0;
   std::vector<std::uint32_t> asking_;
   std::vector<std::uint8_t> is_asking_;

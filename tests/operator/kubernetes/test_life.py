@@ -22,9 +22,9 @@ def test_a_new_object_gets_its_status_first_then_what_it_needs_then_pods(lab: La
     assert status == "apply /apis/eidolon.dev/v1alpha1/namespaces/lab/simulatedclusters/demo/status"
     core = "/api/v1/namespaces/lab"
     assert made[:4] == [
-        f"apply {core}/services/demo",
-        f"apply {core}/services/demo-core",
-        f"apply {core}/configmaps/demo-plan-1",
+        f"create {core}/services/demo",
+        f"create {core}/services/demo-core",
+        f"create {core}/configmaps/demo-plan-1",
         f"create {core}/secrets/demo-ingest-1",
     ]
     assert sorted(made[4:]) == [f"create {core}/pods/{name}" for name in PODS]
@@ -424,6 +424,19 @@ def test_a_pod_made_before_a_crash_of_the_operator_is_taken_as_made(lab: Lab) ->
     assert len([call for call in lab.api.writes() if "create" in call and "/pods/" in call]) == len(PODS)
     lab.look()
     assert not [call for call in lab.api.writes() if "create" in call], "it has found that they are ours"
+
+
+def test_services_of_an_operator_before_are_brought_up_to_date(lab: Lab) -> None:
+    lab.apply()
+    lab.look()
+    service = lab.api.objects["/api/v1/namespaces/lab/services/demo"]
+    made = service["spec"]
+    service["spec"] = {"of": "an older version"}
+    lab.remove_pod(*PODS)
+    lab.restart_operator()
+    lab.look()
+    assert lab.api.objects["/api/v1/namespaces/lab/services/demo"]["spec"] == made
+    assert lab.pod_names() == PODS
 
 
 def test_an_object_being_deleted_gets_nothing_more(lab: Lab) -> None:

@@ -65,11 +65,26 @@ def test_the_end_of_a_collective_that_is_forgotten_is_0(engine: NativeEngine) ->
 
 
 def test_an_idle_rank_is_woken_by_what_it_does_but_not_by_what_watches_it(engine: NativeEngine) -> None:
-    engine.end_rank(2)
+    handle = engine.collective((0, 2), 50, (Flow((0,), 40),))
     engine.ingest(1, operations((Op.IDLE, 0, 0, NONE), (Op.CLOCK, 0, 0, WATCH)))
-    engine.ingest(0, operations((Op.CLOCK, 0, 90, ASK)))
-    assert sorted(engine.answers(), key=lambda a: a.rank) == [Answer(0, 0, 90, 0), Answer(1, 1, 0, 0)]
-    assert engine.horizon() == 90
+    for rank in (0, 2):
+        engine.ingest(rank, operations((Op.COLLECTIVE, handle, 0, NONE), (Op.SYNC_LANE, 0, 0, ASK)))
+    answers = [Answer(0, 1, 90, 0), Answer(1, 1, 0, 0), Answer(2, 1, 90, 0)]
+    assert sorted(engine.answers(), key=lambda a: a.rank) == answers
     engine.ingest(1, operations((Op.CLOCK, 0, 5, ASK), seq=2))
     assert engine.answers() == [Answer(1, 2, 95, 0)]
     assert [(j.rank, j.seq, j.time_ns) for j in engine.jumps()] == [(1, 2, 90)]
+
+
+@pytest.mark.parametrize("joins", [0, 1, 2])
+def test_an_idle_rank_is_left_behind_only_where_all_others_wait_for_what_can_come(
+    engine: NativeEngine, joins: int
+) -> None:
+    """Two of three take part in a collective; with both in it, it can end, and only time has to go on for that."""
+    handle = engine.collective((0, 2), 50, (Flow((0,), 40),))
+    engine.ingest(1, operations((Op.IDLE, 0, 0, NONE)))
+    for rank in (0, 2)[:joins]:
+        engine.ingest(rank, operations((Op.COLLECTIVE, handle, 0, NONE), (Op.SYNC_LANE, 0, 0, ASK)))
+    assert len(engine.answers()) == (2 if joins == 2 else 0)
+    engine.ingest(1, operations((Op.RESUME, 0, 0, NONE), (Op.CLOCK, 0, 0, ASK), seq=1))
+    assert Answer(1, 2, 90 if joins == 2 else 0, 0) in engine.answers()
