@@ -59,6 +59,7 @@ $(CACHE)/torch214/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 # The frameworks that e2e/frameworks runs, as users install them, in an environment of their own. DeepSpeed compiles none
 # of its CUDA operators.
 FRAMEWORKS := torch==2.11.0 torchtitan==0.2.2 'deepspeed>=0.19.8,<0.20' 'megatron-core>=0.16.1,<0.17' \
+  'torchao>=0.18,<0.19' \
   'transformers>=5.17,<6' 'accelerate>=1.15,<2' 'lightning>=2.6,<3' numpy
 
 setup-frameworks: $(CACHE)/frameworks/.stamp

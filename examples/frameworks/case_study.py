@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LLAMA_2_7B = "--llama --layers 32 --width 4096 --ffn 11008 --heads 32 --length 4096 --vocabulary 32000"
@@ -23,6 +24,7 @@ parser.add_argument("--gpu", default="h100-sxm")
 parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
 parser.add_argument("--micro", type=int, nargs="+", default=[1, 2, 4])
 parser.add_argument("--steps", type=int, default=3)
+parser.add_argument("--jobs", type=int, default=1, help="rows that run side by side")
 arguments = parser.parse_args()
 
 
@@ -54,6 +56,7 @@ def run(micro: int, recompute: bool) -> str:
 
 
 print("micro  accumulate  recomputation    step   tokens/s    MFU   peak memory")
-for micro in arguments.micro:
-    for recompute in (False, True):
-        print(run(micro, recompute), flush=True)
+rows = [(micro, recompute) for micro in arguments.micro for recompute in (False, True)]
+with ThreadPoolExecutor(arguments.jobs) as pool:
+    for line in pool.map(lambda row: run(*row), rows):
+        print(line, flush=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from eidolon_simcore import payloads
 from eidolon_simcore.costs import Signature
-from eidolon_simcore.engine.interface import Engine
+from eidolon_simcore.engine.interface import Blocked, Engine
 from eidolon_simcore.fabric import tuner
 from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.network import Network, Pattern, Team
@@ -371,6 +371,16 @@ class Collectives:
                     f"{match.first} reached {limit_ns / 1e9:g} s of virtual time ago"
                 )
         return None
+
+    def incomplete(self, ranks: set[int]) -> list[Blocked]:
+        """Calls that these ranks made and others did not."""
+        found = []
+        for match in self._matches.values():
+            made = {call.rank: call.seq for call in match.calls.values()}
+            missing = tuple(sorted(self._takers(match) - made.keys()))
+            if missing:
+                found += [Blocked(rank, made[rank], match.handle, missing) for rank in sorted(ranks & made.keys())]
+        return found
 
     @staticmethod
     def _takers(match: Match) -> set[int]:

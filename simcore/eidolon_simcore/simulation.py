@@ -377,9 +377,7 @@ class Simulation:
             text = f"server {_list(absent)} did not connect within {limit:g} s"
             self.fail(text, now, cause=Cause.SERVERS_NOT_READY)
         elif self._joined_at is not None and now - self._joined_at > limit:
-            absent = sorted(
-                rank for rank in range(self._expected_world) if rank in self._known_ranks - set(self._sessions)
-            )
+            absent = sorted((self._known_ranks & set(range(self._expected_world))) - set(self._sessions))
             if absent:
                 text = f"rank {_list(absent)} of {self._expected_world} did not start within {limit:g} s of the first"
                 self.fail(text, now, cause=Cause.RANK_MISSING)
@@ -435,10 +433,10 @@ class Simulation:
         return {rank for rank, session in self._sessions.items() if session.idle}
 
     def _who_waits(self, blocked: list[Blocked], asking: list[int], busy: list[int]) -> str:
-        parts = []
+        # the engine brings a rank that collectives slow down to the present only, and maybe not yet to its wait
+        blocked = blocked + self._collectives.incomplete(set(asking) - {b.rank for b in blocked})
         others = [rank for rank in asking if rank not in {b.rank for b in blocked}]
-        if others:
-            parts.append(f"rank {_list(others)} waits for what is under way")
+        parts = [f"rank {_list(others)} waits for what is under way"] * bool(others)
         if busy:
             clocks = ", ".join(f"{self._engine.clock(rank) / 1e6:.3f} ms" for rank in busy[:16])
             parts.append(f"rank {_list(busy)} makes no calls (at {clocks})")

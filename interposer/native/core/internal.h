@@ -101,7 +101,7 @@ struct Stream {
   // progress.cpp
   std::deque<uint64_t> recorded = {}; // keys of recordings that are not known to have ended, oldest first
   uint64_t ended_key = 0;             // recordings up to this key have ended
-  int64_t probed_ns = 0;              // when a background thread last asked
+  int64_t probe_after_ns = 0;         // before that no background thread asks about it (CLOCK_MONOTONIC)
   bool has_recordings = false;
 };
 

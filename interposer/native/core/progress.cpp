@@ -7,7 +7,9 @@
 //
 // Background threads (NCCL's watchdog) poll the events of all outstanding collectives, holding locks that the main
 // thread needs. They affect no timeline, so "not yet" is always a right answer for them: a stream is asked about at
-// most every 20 ms, and then searched by halving for its newest recording that has ended.
+// most every 20 ms, and then searched by halving for its newest recording that has ended. How long that takes is up to
+// the core; for four times as long it is not asked again, or a watchdog with a hundred collectives to look at would
+// hold its lock most of the time.
 #include <time.h>
 
 #include <algorithm>
@@ -17,7 +19,7 @@
 namespace eidolon {
 namespace {
 
-constexpr int64_t kProbeNs = 20'000'000;
+constexpr int64_t kProbeNs = 20'000'000, kRests = 4;
 
 struct Progress {
   std::mutex mutex;
@@ -79,14 +81,14 @@ bool progress_has_ended(const Stream *stream, uint64_t key) {
 
 bool progress_probe(Stream *stream, uint64_t key, uint16_t call) {
   std::vector<uint64_t> open;
+  const int64_t begin = now_ns();
   {
     std::lock_guard hold(progress()->mutex);
     if (key <= stream->ended_key)
       return true;
-    const int64_t now = now_ns();
-    if (now - stream->probed_ns < kProbeNs)
+    if (begin < stream->probe_after_ns)
       return false;
-    stream->probed_ns = now;
+    stream->probe_after_ns = begin + kProbeNs;
     open.assign(stream->recorded.begin(), stream->recorded.end());
   }
   size_t ended = 0, unsure = open.size(); // open[0, ended) have ended; open[unsure, ...) have not
@@ -98,6 +100,8 @@ bool progress_probe(Stream *stream, uint64_t key, uint16_t call) {
       unsure = probe - 1;
   }
   std::lock_guard hold(progress()->mutex);
+  const int64_t over = now_ns();
+  stream->probe_after_ns = over + std::max(kProbeNs, kRests * (over - begin));
   if (ended > 0)
     note(stream, open[ended - 1]);
   return key <= stream->ended_key;

@@ -126,7 +126,8 @@ bool others_work() {
 // nothing up for ever, until the process has used half a second of processor time so, which on a busy machine takes
 // longer, or for three seconds.
 std::atomic<int> inside{0};
-std::atomic<int> inside_behind{0}; // the same of other threads than those in the foreground
+std::atomic<int> inside_behind{0};       // the same of other threads than those in the foreground
+std::atomic<uint64_t> foreground_seq{0}; // of their last record: others go on asking while these sleep
 std::atomic<bool> idle{false};
 
 double processor_s() {
@@ -138,16 +139,16 @@ double processor_s() {
 void *idle_monitor(void *) {
   constexpr int kSampleMs = 5, kSamples = 4, kSamplesAtWork = 600;
   constexpr double kWorkS = 0.5;
-  uint64_t last = 0;
+  uint64_t last = 0, last_foreground = 0;
   double used_s = 0; // when it became quiet
   int quiet = 0, calm = 0;
   while (rank.load() && !child_of_rank.load()) {
     usleep(kSampleMs * 1000);
-    uint64_t now = ring_next_seq();
+    const uint64_t now = ring_next_seq(), now_foreground = foreground_seq.load(std::memory_order_relaxed);
     const RingHeader *h = ring_header();
     bool full = h->space_wanted.load() != 0; // a writer waits for room, of records or definitions: not idle
-    bool still = now == last && inside.load() == 0 && !full;
-    bool at_work = inside_behind.load() != 0;
+    bool still = now_foreground == last_foreground && inside.load() == 0 && !full;
+    bool at_work = now != last || inside_behind.load() != 0;
     for (int i = 0; still && i < kMaxThreads; ++i)
       if (int tid = foreground_tids[i].load(); tid != 0) {
         const char state = state_of(tid);
@@ -155,6 +156,7 @@ void *idle_monitor(void *) {
         at_work |= state == 'D';
       }
     last = now;
+    last_foreground = now_foreground;
     if (!still || quiet == 0)
       used_s = processor_s();
     quiet = still ? quiet + 1 : 0;
@@ -273,7 +275,10 @@ uint64_t emit(const Event &event) {
   uint8_t flags = flags_for(thread, event);
   resume_if_idle(flags);
   pay_reads(thread, flags);
-  return ring_emit(event, flags, thread.index);
+  const uint64_t seq = ring_emit(event, flags, thread.index);
+  if ((flags & kForeground) != 0)
+    foreground_seq.store(seq, std::memory_order_relaxed);
+  return seq;
 }
 
 Reply ask(const Event &event) {
@@ -286,6 +291,8 @@ Reply ask(const Event &event) {
   std::atomic<int> &waiting = (flags & kForeground) != 0 ? inside : inside_behind;
   waiting.fetch_add(1);
   uint64_t seq = ring_emit(event, flags, thread.index);
+  if ((flags & kForeground) != 0)
+    foreground_seq.store(seq, std::memory_order_relaxed);
   Reply reply = ring_wait(thread.index, seq);
   waiting.fetch_sub(1);
   return reply;

@@ -251,6 +251,21 @@ void everything_else() {
   stream_synchronize(stream, 0);
 }
 
+// A rank whose foreground threads sleep is idle though others go on asking: main waits here for one that does, as it
+// does for NCCL's watchdogs when a process group is destroyed. Its next record ends that.
+void rest(const Agent &agent) {
+  std::thread watchdog([&agent] {
+    for (int i = 0; i < 5000 && agent.header->idle.load() == 0; ++i) {
+      unmodelled("test", "poll");
+      usleep(2000);
+    }
+  });
+  watchdog.join();
+  CHECK_EQUAL(agent.header->idle.load(), 1);
+  CHECK_EQUAL(eidolon_mark("awake"), 1);
+  CHECK_EQUAL(agent.header->idle.load(), 0);
+}
+
 } // namespace
 
 int main() {
@@ -266,6 +281,7 @@ int main() {
   for (std::thread &thread : threads)
     thread.join();
   everything_else();
+  rest(agent);
   agent.stop = true;
   agent.thread.join();
   CHECK_EQUAL(agent.out_of_order, 0);
