@@ -370,6 +370,22 @@ bool Engine::answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answe
   }
 }
 
+Time Engine::first_unseen() {
+  const Time next = next_time();
+  return !settings_.optimistic && safe_time() < next ? safe_time() + 1 : next;
+}
+
+bool Engine::somebody_goes_on() {
+  const Time seen = first_unseen();
+  return std::any_of(asking_.begin(), asking_.end(), [&](std::uint32_t index) {
+    const Rank &rank = ranks_[index];
+    return std::any_of(rank.asks.begin(), rank.asks.end(), [&](const Rank::Ask &ask) {
+      Answer answer;
+      return !ask.background && ask.kind != Op::kCallback && answerable(rank, ask, seen, answer);
+    });
+  });
+}
+
 bool Engine::waits_for_idle() const {
   if (settings_.optimistic || acting_ranks_ > 0 || resting_.top_time() == kNever) {
     return false;
@@ -400,11 +416,7 @@ std::vector<Answer> Engine::answers() {
 }
 
 void Engine::answer(std::vector<Answer> &result) {
-  // The first time at which something may still happen that was not seen.
-  Time seen = next_time();
-  if (!settings_.optimistic && safe_time() < seen) {
-    seen = safe_time() + 1;
-  }
+  const Time seen = first_unseen();
   std::size_t kept = 0;
   for (const std::uint32_t index : asking_) {
     Rank &rank = ranks_[index];

@@ -44,8 +44,7 @@ private:
       raw(&count, sizeof count);
       if constexpr (Reading) {
         limit(count);
-        value.clear();
-        value.resize(count);
+        value = T(count); // not resized: GCC 13 takes the growth of an empty vector for an overflow
       }
       if constexpr (std::is_trivially_copyable_v<typename T::value_type>) {
         raw(value.data(), count * sizeof(typename T::value_type));

@@ -396,6 +396,12 @@ void Engine::advance() {
     const Time wanted = settings_.optimistic ? wanted_time() : 0;
     bool moved = false;
     for (;;) {
+      if (without_idle_) { // no further than it has to go
+        run_ahead();
+        if (somebody_goes_on()) {
+          break;
+        }
+      }
       const Time limit = settings_.optimistic
                              ? std::max(safe_time(), wanted_unbounded_ > 0 ? kNever : (wanted == kNever ? 0 : wanted))
                              : safe_time();
@@ -435,7 +441,7 @@ void Engine::update_horizon() {
   }
   const Time bound = least_bound();
   const Time next = next_time();
-  if (without_idle_ && !settings_.keep_all) { // no further than it had to go
+  if (without_idle_ && !settings_.keep_all) {
     horizon_ = std::max(horizon_, now_);
   } else if (bound == kNever) {
     if (all_ended() && next == kNever) {

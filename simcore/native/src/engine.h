@@ -189,6 +189,10 @@ private:
   [[nodiscard]] Time least_bound() const;
   [[nodiscard]] bool all_ended() const { return ended_ranks_ == ranks_.size() && !ranks_.empty(); }
   void answer(std::vector<Answer> &result);
+  // The first time at which something may still happen that was not seen.
+  [[nodiscard]] Time first_unseen();
+  // A foreground thread that waits can be answered.
+  [[nodiscard]] bool somebody_goes_on();
   // Nobody acts any more unless time goes on without the ranks that are idle, and then somebody does.
   [[nodiscard]] bool waits_for_idle() const;
   [[nodiscard]] bool answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answer &answer) const;

@@ -23,7 +23,8 @@ Time Rank::bound() const {
 
 bool Rank::acting() const {
   return !ended && !idle && !host_blocked() && !owes_unissued() &&
-         std::all_of(asks.begin(), asks.end(), [](const Ask &ask) { return ask.background; });
+         std::all_of(asks.begin(), asks.end(),
+                     [](const Ask &ask) { return ask.background || ask.kind == Op::kCallback; });
 }
 
 Time Rank::late_time() const {

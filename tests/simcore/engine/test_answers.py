@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, Flow, Op
+from eidolon_simcore.engine.interface import OPERATION, Answer, Flag, Flow, Op, Rates
 from eidolon_simcore.engine.native import NativeEngine
 
 
@@ -76,15 +76,21 @@ def test_an_idle_rank_is_woken_by_what_it_does_but_not_by_what_watches_it(engine
     assert [(j.rank, j.seq, j.time_ns) for j in engine.jumps()] == [(1, 2, 90)]
 
 
+@pytest.mark.parametrize("coupled", [False, True])
 @pytest.mark.parametrize("joins", [0, 1, 2])
 def test_an_idle_rank_is_left_behind_only_where_all_others_wait_for_what_can_come(
-    engine: NativeEngine, joins: int
+    engine: NativeEngine, joins: int, coupled: bool
 ) -> None:
-    """Two of three take part in a collective; with both in it, it can end, and only time has to go on for that."""
+    """Two of three take part in a collective; with both in it, it can end, and only time has to go on for that: until
+    then, not until they ask, which is later."""
+    if coupled:
+        table = engine.rates((Rates(100, 50, 100, 50),))
+        for rank in range(3):
+            engine.set_rates(rank, table)
     handle = engine.collective((0, 2), 50, (Flow((0,), 40),))
     engine.ingest(1, operations((Op.IDLE, 0, 0, NONE)))
     for rank in (0, 2)[:joins]:
-        engine.ingest(rank, operations((Op.COLLECTIVE, handle, 0, NONE), (Op.SYNC_LANE, 0, 0, ASK)))
+        engine.ingest(rank, operations((Op.COLLECTIVE, handle, 0, NONE), (Op.SYNC_LANE, 0, 700, ASK)))
     assert len(engine.answers()) == (2 if joins == 2 else 0)
     engine.ingest(1, operations((Op.RESUME, 0, 0, NONE), (Op.CLOCK, 0, 0, ASK), seq=1))
     assert Answer(1, 2, 90 if joins == 2 else 0, 0) in engine.answers()
