@@ -29,6 +29,24 @@ void *map_file(const std::string &path, size_t bytes) {
 
 void wake(std::atomic<uint32_t> *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0); }
 
+// The ring of this process, mapped once more; null while there is none.
+RingHeader *map_ring() {
+  RingHeader *header = nullptr;
+  std::string ranks = directory + "/ranks";
+  DIR *dir = opendir(ranks.c_str());
+  while (dirent *entry = dir != nullptr ? readdir(dir) : nullptr)
+    if (std::string name = entry->d_name; name.ends_with(".ring")) {
+      std::string path = ranks + "/" + name;
+      auto *head = static_cast<RingHeader *>(map_file(path, sizeof(RingHeader)));
+      size_t bytes = head->inbox_offset + head->inbox_capacity;
+      munmap(head, sizeof(RingHeader));
+      header = static_cast<RingHeader *>(map_file(path, bytes));
+    }
+  if (dir != nullptr)
+    closedir(dir);
+  return header;
+}
+
 // The least an agent does: read records in order, answer blocking ones, echo payloads of collectives back.
 struct Agent {
   ServerPage *page = nullptr;
@@ -57,20 +75,7 @@ struct Agent {
     page->heartbeat_ns.store(static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec));
   }
 
-  void find_ring() {
-    std::string ranks = directory + "/ranks";
-    DIR *dir = opendir(ranks.c_str());
-    while (dirent *entry = dir != nullptr ? readdir(dir) : nullptr)
-      if (std::string name = entry->d_name; name.ends_with(".ring")) {
-        std::string path = ranks + "/" + name;
-        auto *head = static_cast<RingHeader *>(map_file(path, sizeof(RingHeader)));
-        size_t bytes = head->inbox_offset + head->inbox_capacity;
-        munmap(head, sizeof(RingHeader));
-        header = static_cast<RingHeader *>(map_file(path, bytes));
-      }
-    if (dir != nullptr)
-      closedir(dir);
-  }
+  void find_ring() { header = map_ring(); }
 
   char *base() { return reinterpret_cast<char *>(header); }
 
@@ -253,17 +258,18 @@ void everything_else() {
 
 // A rank whose foreground threads sleep is idle though others go on asking: main waits here for one that does, as it
 // does for NCCL's watchdogs when a process group is destroyed. Its next record ends that.
-void rest(const Agent &agent) {
-  std::thread watchdog([&agent] {
-    for (int i = 0; i < 5000 && agent.header->idle.load() == 0; ++i) {
+void rest() {
+  const RingHeader *header = map_ring();
+  std::thread watchdog([header] {
+    for (int i = 0; i < 5000 && header->idle.load() == 0; ++i) {
       unmodelled("test", "poll");
       usleep(2000);
     }
   });
   watchdog.join();
-  CHECK_EQUAL(agent.header->idle.load(), 1);
+  CHECK_EQUAL(header->idle.load(), 1);
   CHECK_EQUAL(eidolon_mark("awake"), 1);
-  CHECK_EQUAL(agent.header->idle.load(), 0);
+  CHECK_EQUAL(header->idle.load(), 0);
 }
 
 } // namespace
@@ -281,7 +287,7 @@ int main() {
   for (std::thread &thread : threads)
     thread.join();
   everything_else();
-  rest(agent);
+  rest();
   agent.stop = true;
   agent.thread.join();
   CHECK_EQUAL(agent.out_of_order, 0);
