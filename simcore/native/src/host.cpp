@@ -38,9 +38,6 @@ Time Rank::issue_time(const Operation &op) {
     time = std::max(time, static_cast<Time>(op.value));
   }
   time += is_hostless(op) ? 0 : op.host_ns;
-  if (coupled && !settings_.journal && acts(op)) { // conservative: what the devices went on to is not undone
-    time = std::max(time, now);
-  }
   stalled_ = false;
   const bool in_group = op.op == Op::kCollective && !groups_.empty() && !groups_.back().closed;
   if (settings_.launch_depth > 0 && is_launch(op) && !in_group) {
@@ -56,7 +53,8 @@ Time Rank::issue_time(const Operation &op) {
       time = std::max(time, end);
     }
   }
-  return time;
+  // Conservative: what the devices went on to is not undone.
+  return !settings_.journal && is_late(op, time) ? now : time;
 }
 
 bool Rank::issue_next(Time until, const std::vector<RateTable> &tables) {
