@@ -294,10 +294,8 @@ class Session:
         hostless = self._flags(out, kinds, flags)
         out["host_ns"] = self._host_ns(records, kinds, hostless)
         work = WORKS[kinds]
-        launched = _NOTHING
         if work.any():
             self._price(out, records, work)
-            launched = records["sig"][work], records["value"][work], out["work_ns"][work]
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -307,7 +305,7 @@ class Session:
             self._waiting[int(seqs[i])] = (int(records["thread"][i]), int(kinds[i]))
             if flags[i] & _FOREGROUND and kinds[i] != _K_CALLBACK:
                 self._stands.add(int(seqs[i]))
-        made = self._note(records, seqs, out, work, launched)
+        made = self._note(records, seqs, out, work)
         out = _fold(out)
         return _insert_syncs(out, made) if made else out
 
@@ -366,20 +364,16 @@ class Session:
     # ---- records looked at one by one -----------------------------------------------------------------------------
 
     def _note(
-        self,
-        records: NDArray[Any],
-        seqs: NDArray[np.uint64],
-        out: NDArray[Any],
-        work: NDArray[np.bool_],
-        launched: tuple[NDArray[Any], ...],
+        self, records: NDArray[Any], seqs: NDArray[np.uint64], out: NDArray[Any], work: NDArray[np.bool_]
     ) -> list[tuple[int, bool]]:
-        """Handles the kinds that need a decision; ``launched`` are signatures, values and durations of the records
-        that are ``work``, metered from mark to mark. Returns (seq, asked) of the communicators that are made."""
+        """Handles the kinds that need a decision, and meters what is ``work`` from mark to mark. Returns (seq, asked)
+        of the communicators that are made."""
         kinds = records["kind"]
         launches = np.cumsum(LAUNCHES[kinds] & (records["flags"] & _AUTOGRAD != 0))
         counted = 0
         made: list[tuple[int, bool]] = []
-        metered = 0  # of what was launched
+        launched = work, records["sig"], records["value"]
+        metered = 0  # records
         noted = NOTED[kinds] | ((kinds == _K_HOST) & (records["sig"] != 0))
         for i in np.flatnonzero(noted).tolist():
             record, seq, kind = records[i], int(seqs[i]), int(kinds[i])
@@ -412,9 +406,8 @@ class Session:
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
                     counted = int(launches[i])
                     if self._world.sinks:
-                        before = int(np.count_nonzero(work[:i]))
-                        self._meter.take(*(column[metered:before] for column in launched))
-                        metered = before
+                        self._meter.take(*(column[metered:i] for column in launched))
+                        metered = i
                         self._world.sinks.mark(self.rank, seq, Work(*self._meter.cut()))
                     memory = self._world.memory
                     self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
@@ -430,7 +423,8 @@ class Session:
             elif signature.kind == "mark":
                 self._world.steps.report(self.rank, signature.name, signature.get("value", value))
         self._world.steps.launched(self.rank, int(launches[-1]) - counted)
-        self._meter.take(*(column[metered:] for column in launched))
+        if self._world.sinks:
+            self._meter.take(*(column[metered:] for column in launched))
         return made
 
     def _site(self, signature: Signature) -> str:
@@ -512,7 +506,6 @@ class Session:
 
 _NONE = Signature("", "", {})
 _FREE = Cost(0, 0.0, "unknown", error=1.0)
-_NOTHING = np.zeros(0, np.uint32), np.zeros(0, np.uint64), np.zeros(0, np.int64)  # as launched
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:

@@ -83,9 +83,8 @@ class Simulation:
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server
-        self._rates = (
-            engine.rates(beside_collectives()) if plan.servers * plan.ranks_per_server > 1 else 0
-        )  # alone: none
+        alone = plan.servers * plan.ranks_per_server == 1
+        self._rates = 0 if alone else engine.rates(beside_collectives())
         self._known_ranks: set[int] = set()
         self._expected_world = 1
         self._replies: dict[tuple[int, int], list[pb.Reply]] = {}
@@ -436,7 +435,7 @@ class Simulation:
         # the engine brings a rank that collectives slow down to the present only, and maybe not yet to its wait
         blocked = blocked + self._collectives.incomplete(set(asking) - {b.rank for b in blocked})
         others = [rank for rank in asking if rank not in {b.rank for b in blocked}]
-        parts = [f"rank {_list(others)} waits for what is under way"] * bool(others)
+        parts = [f"rank {_list(others)} waits for what is under way"] if others else []
         if busy:
             clocks = ", ".join(f"{self._engine.clock(rank) / 1e6:.3f} ms" for rank in busy[:16])
             parts.append(f"rank {_list(busy)} makes no calls (at {clocks})")

@@ -71,9 +71,8 @@ class Points:
                 entry = sums.setdefault(group, {}).setdefault((one.work.sizes, one.carried), [0.0, 0.0])
                 entry[0] += one.count
                 entry[1] += one.count * one.ns / one.work.analytic_ns
-        self._same: dict[
-            tuple[str, tuple[float, ...]], tuple[float, bool]
-        ] = {}  # log ratio, own: the usual case at once
+        # By group and sizes, the logarithm of the ratio and whether it is the GPU's own: the usual case, at once.
+        self._same: dict[tuple[str, tuple[float, ...]], tuple[float, bool]] = {}
         self._groups: dict[str, tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]] = {}
         for group, entries in sums.items():
             kept = {key: pair for key, pair in entries.items() if not (key[1] and (key[0], False) in entries)}

@@ -18,13 +18,14 @@
 #include <vector>
 
 #include "arithmetic.h"
+#include "meter.h"
 #include "records.h"
 
 namespace eidolon {
 
 class Accounts {
 public:
-  using Work = std::array<double, 5>; // WORK_FIELDS of work.py
+  using Work = Meter::Work;
   enum Activity : std::uint8_t { kCompute, kCommunicate, kCopy, kActivities, kNothing = kActivities };
   static constexpr std::size_t kMaxIntervals = 1U << 16U;
   static constexpr std::uint32_t kNoDevice = 0xffff;

@@ -206,17 +206,21 @@ void bind_accounts(nb::module_ &module) {
       .def(nb::init<>())
       .def("define", &Meter::define)
       .def("take",
-           [](Meter &self, const Column<std::uint32_t> &signatures, const Column<std::uint64_t> &values,
-              const Times &durations) {
-             if (signatures.size() != values.size() || signatures.size() != durations.size()) {
+           [](Meter &self, const Strided<bool> &works, const Strided<std::uint32_t> &signatures,
+              const Strided<std::uint64_t> &values) {
+             if (works.size() != signatures.size() || works.size() != values.size()) {
                throw std::invalid_argument("columns are of one length");
              }
-             for (std::size_t i = 0; i < signatures.size(); ++i) {
-               self.take(signatures.data()[i], values.data()[i], durations.data()[i]);
+             const Walk<const bool> work(works);
+             const Walk<const std::uint32_t> signature(signatures);
+             const Walk<const std::uint64_t> value(values);
+             for (std::size_t i = 0; i < works.size(); ++i) {
+               if (work[i]) {
+                 self.take(signature[i], value[i]);
+               }
              }
            })
-      .def("cut", &Meter::cut)
-      .def("spent", [](Meter &self) { return as_array(self.spent()); });
+      .def("cut", &Meter::cut);
   nb::class_<Prices>(module, "Prices")
       .def(nb::init<>())
       .def("define",
