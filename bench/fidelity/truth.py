@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from eidolon_operator.local import free_port
 
 TRUTH = Path(__file__).parents[1] / "truth"
 #: Real runs by GPU: the H100's are the shared truth, the H200's were measured with its scripts.
@@ -74,10 +75,7 @@ def run(line: Line, limit_s: float) -> Outcome:
     with tempfile.TemporaryDirectory() as out:
         command += ["--out", out, "--"]
         if line.world > 1:  # a port of its own, so that lines can run side by side
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            command += ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(port), *script]
+            command += ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(free_port()), *script]
         else:
             command += ["python", *script]
         try:

@@ -73,5 +73,7 @@ scrape_configs:
                 ("eidolon_mfu_ratio", last["mfu"]),
             ):
                 assert prometheus.value(f'{metric}{{run="{name}"}}', at) == pytest.approx(value), metric
-            of_pod = prometheus.query(f'DCGM_FI_DEV_FB_USED{{pod="{name}-server-0", gpu="0"}}', at)
+            # Not the instant: the scrape just before it may be one that the API server did not answer.
+            fields = f'DCGM_FI_DEV_FB_USED{{pod="{name}-server-0", gpu="0"}}'
+            of_pod = prometheus.query(f"last_over_time({fields}[1m])", at)
             assert [sample["metric"]["namespace"] for sample in of_pod] == [namespace.name]

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from e2e.observe.prometheus import Prometheus, free_port, serve
+from e2e.observe.prometheus import Prometheus, serve
+from eidolon_operator.local import free_port
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -17,15 +16,11 @@ from typing import Any
 
 import pytest
 
+from eidolon_operator.local import free_port
+
 CHART = Path(__file__).parents[2] / "charts" / "eidolon"
 BOARDS = sorted((CHART / "dashboards").glob("*.json"))
 READY_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def filled(expr: str, run: str, window: str = "15s", namespace: str = ".*") -> str:

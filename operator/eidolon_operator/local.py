@@ -193,7 +193,7 @@ class _LocalRun:
         self._interrupted: signal.Signals | None = None
         self._hurry = asyncio.Event()
         self._late: str | None = None
-        self._master_port = _free_port()
+        self._master_port = free_port()
 
     async def run(self) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -520,7 +520,8 @@ def _python(module: str) -> list[str]:
     return [sys.executable, "-m", module]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listened on just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
