@@ -50,6 +50,7 @@ SOURCES = (
 )
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eidolon" / "images"
 SCRATCH = REPOSITORY / "build" / "images"
+KEPT_BUILDS = 3  # in the cache, 1.7 GB each: this checkout's, the one before, another checkout's
 SHIM12 = REPOSITORY / "build" / "native12" / "interposer" / "native" / "lib"  # of `make native-cuda12`, if it was run
 
 
@@ -97,6 +98,8 @@ def build(base: str | None, registry: str) -> list[Path]:
             partial.rename(kept)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+        forget_old_builds()
+        builder.prune()
         print(f"images: built in {time.monotonic() - started:.0f} s", file=sys.stderr)
     archives = []
     SCRATCH.mkdir(parents=True, exist_ok=True)
@@ -106,6 +109,13 @@ def build(base: str | None, registry: str) -> list[Path]:
         link(str(kept / archive.name), str(archive))
         archives.append(archive)
     return archives
+
+
+def forget_old_builds() -> None:
+    """Removes all but the last few builds from the cache."""
+    builds = [folder for folder in CACHE.iterdir() if (folder / f"eidolon-{TARGETS[0]}.tar").exists()]
+    for old in sorted(builds, key=lambda folder: folder.stat().st_mtime, reverse=True)[KEPT_BUILDS:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def version() -> str:
@@ -250,6 +260,9 @@ class Docker:
     def save(self, name: str, archive: Path) -> None:
         run("docker", "save", f"--output={archive}", name)
 
+    def prune(self) -> None:
+        """Nothing: the daemon's storage is its owner's."""
+
 
 class Buildah:
     """Builds with buildah in a storage of its own, in the user's cache."""
@@ -321,6 +334,10 @@ class Buildah:
 
     def save(self, name: str, archive: Path) -> None:
         run(*self._buildah, "push", "--quiet", name, f"docker-archive:{archive}:{name}")
+
+    def prune(self) -> None:
+        """Removes from the storage what no name refers to any more: layers of earlier builds."""
+        run(*self._buildah, "rmi", "--prune", "--force")
 
 
 def run(*command: str) -> None:
