@@ -22,8 +22,6 @@ from eidolon_operator.kubernetes.status import FINAL, Draft, Kind, Phase, Reason
 from eidolon_operator.kubernetes.world import WORKLOAD, PodState, World, seconds, timestamp
 from eidolon_operator.spec import Spec
 
-#: The core is asked at most so often.
-POLL_S: Final = 5.0
 #: What could not be made is tried again after so long.
 RETRY_S: Final = 15.0
 #: How long the core has to say what a failed workload means, before the pod's own words count.
@@ -48,10 +46,10 @@ class Decision:
 
     status: Status
     delete: tuple[PodState, ...] = ()
-    #: Names of pods to make; what they need (services, plan, secret) is made before the first.
+    #: Names of pods to make; what they need (services, secret) is made before the first.
     make: tuple[str, ...] = ()
     delete_object: bool = False
-    again_s: float | None = None  #: look again after so long, at the latest
+    again_s: float | None = None  #: look again after so long, if nothing happens before; None: only then
 
 
 def core_name(name: str) -> str:
@@ -135,6 +133,7 @@ class _Step:
         self.runtime = runtime
         self.attempt = int(old.get("attempt", 0))
         self.delete: list[PodState] = []
+        self.waits: list[float] = []  # in how many seconds time itself may change the decision
         self.core_name = core_name(spec.name)
         self.server_names = [server_name(spec.name, index) for index in range(spec.servers)]
         draft["gpus"] = spec.servers * spec.gpus_per_server
@@ -284,6 +283,7 @@ class _Step:
         ended = [ended for pod in failed for ended in pod.ended]
         age = self.now - min((item.at for item in ended), default=self.now - VERDICT_S)
         if age < VERDICT_S:
+            self.waits.append(VERDICT_S - age)
             return None
         pod = failed[0]
         words = [f"container {e.container} ended with exit code {e.exit_code}: {e.line or e.reason}" for e in pod.ended]
@@ -295,11 +295,11 @@ class _Step:
         began, running = seconds(self.draft.get("startTime")), seconds(self.draft.get("runningTime"))
         if running is not None:
             limit = self.spec.time_limit_s
-            if limit is None or self.now - running < limit + TIME_LIMIT_MARGIN_S:
+            if limit is None or self._before(running + limit + TIME_LIMIT_MARGIN_S):
                 return None
             self.delete += [pod for pod in self._servers() if not pod.finished and not pod.terminating]
             return self._end(Phase.FAILED, Reason.TIME_LIMIT_EXCEEDED, f"the run took longer than {limit:g} s")
-        if began is None or self.now - began < self.spec.startup_timeout_s + STARTUP_MARGIN_S:
+        if began is None or self._before(began + self.spec.startup_timeout_s + STARTUP_MARGIN_S):
             return None
         missing = [name for name in (self.core_name, *self.server_names) if not self._is_ready(name)]
         told = [f"{name}: {text}" for name in missing[:5] if (text := self._why(name))]
@@ -307,6 +307,12 @@ class _Step:
             f"; {t}" for t in told
         )
         return self._end(Phase.FAILED, Reason.SERVERS_NOT_READY, message)
+
+    def _before(self, deadline: float) -> bool:
+        """Whether a time is still to come; if so it is waited for."""
+        if self.now < deadline:
+            self.waits.append(deadline - self.now)
+        return self.now < deadline
 
     def _end(self, phase: Phase, reason: str, message: str) -> Decision:
         if phase == Phase.FAILED:
@@ -322,9 +328,9 @@ class _Step:
         # While anything of another attempt is there, its core would hear the new agents.
         free = all(pod.attempt == self.attempt for pod in self.world.pods.values())
         make = [name for name in wanted if name not in taken] if free else []
-        again = POLL_S if self._pod(self.core_name) is not None or not make else 1.0
         if self.world.refused:
-            again = RETRY_S
+            self.waits.append(RETRY_S)
+        again = min(self.waits, default=None)
         return Decision(self.draft.done(), delete=tuple(self.delete), make=tuple(make), again_s=again)
 
     # -- what is -----------------------------------------------------------------------------------------------------

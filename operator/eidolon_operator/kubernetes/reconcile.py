@@ -2,7 +2,9 @@
 
 :meth:`Reconciler.reconcile` reads the object anew, gathers the world around it, asks :func:`decide` and does what it
 says. It may be interrupted anywhere and run again: names are deterministic, pods and secrets are only ever created
-(that one is there already is fine if it is ours), and everything else is server-side apply.
+(that one is there already is fine if it is ours), and everything else is server-side apply. What makes a reconcile
+necessary is found out without asking the API server (:mod:`.handlers`, :mod:`.cores`), so that an object at which
+nothing happens costs it nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import builders, certificate
 from eidolon_operator.kubernetes.builders import Attempt
 from eidolon_operator.kubernetes.client import core_path, objects_path
-from eidolon_operator.kubernetes.decide import POLL_S, Decision, core_name, decide, server_name
+from eidolon_operator.kubernetes.decide import Decision, core_name, decide, server_name
 from eidolon_operator.kubernetes.events import build_event, notes
 from eidolon_operator.kubernetes.settings import Settings
-from eidolon_operator.kubernetes.status import FINAL, Reason
+from eidolon_operator.kubernetes.status import FINAL, Phase, Reason
 from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, PodState, Refusal, World, pod_state
 from eidolon_operator.spec import Spec, SpecError
 
@@ -31,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 #: Pods of one object that are asked for at a time.
 PARALLEL: Final = 16
-#: What changes with a newer operator; pods and secrets are only ever created.
-_APPLIED: Final = ("services", "configmaps")
 #: Pods that are looked up one by one, in case only the watch lost them.
 LOOKUPS: Final = 5
 
@@ -47,7 +47,9 @@ class Api(Protocol):
 
 
 class Cores(Protocol):
-    async def read(self, key: Key, address: str) -> CoreReading: ...
+    """What is needed of :class:`eidolon_operator.kubernetes.cores.CoreWatch`."""
+
+    def follow(self, key: Key, pod: PodState | None) -> CoreReading | None: ...
 
 
 @dataclass(slots=True)
@@ -55,10 +57,8 @@ class _Memory:
     """What is remembered of an object between two looks; losing it costs a few requests."""
 
     uid: str
-    reading: CoreReading | None = None
-    read_from: str = ""  #: UID of the core's pod
     refused: dict[str, Refusal] = field(default_factory=dict)
-    prepared: int = 0  #: attempt whose plan, secret and services are known to be there
+    prepared: int = 0  #: attempt whose secret and services are known to be there
 
 
 class Reconciler:
@@ -85,6 +85,7 @@ class Reconciler:
         document = await self._api.get(objects_path(*key))
         if document is None or "deletionTimestamp" in document["metadata"]:
             self._memory.pop(key, None)  # the garbage collector does the rest
+            self._cores.follow(key, None)
             return None
         uid = document["metadata"]["uid"]
         memory = self._memory.get(key)
@@ -119,16 +120,12 @@ class Reconciler:
 
     async def _world(self, key: Key, document: Mapping[str, Any], spec: Spec | None, memory: _Memory) -> World:
         status = document.get("status") or {}
-        if spec is not None and status.get("runningTime") and status.get("phase") not in (*FINAL, "Suspended"):
+        over = status.get("phase") in FINAL
+        if spec is not None and status.get("runningTime") and not over and status.get("phase") != Phase.SUSPENDED:
             await self._look_up(key, spec)
         own = {name: pod for name, pod in self._pods.of(key).items() if pod.owner == memory.uid}
-        core = own.get(core_name(key.name))
-        if core is None or core.uid != memory.read_from:
-            memory.reading, memory.read_from = None, core.uid if core is not None else ""
-        old = memory.reading is None or self._clock() - memory.reading.at >= POLL_S
-        if core is not None and core.ready and core.address and old and status.get("phase") not in FINAL:
-            memory.reading = await self._cores.read(key, core.address)
-        return World(pods=own, core=memory.reading, refused=dict(memory.refused))
+        reading = self._cores.follow(key, None if over else own.get(core_name(key.name)))
+        return World(pods=own, core=reading, refused=dict(memory.refused))
 
     async def _look_up(self, key: Key, spec: Spec) -> None:
         """A pod that is missing during a run ends it: so ask for it before that is believed."""
@@ -195,22 +192,18 @@ class Reconciler:
         return refused
 
     async def _prepare(self, key: Key, attempt: Attempt) -> dict[str, Refusal]:
-        """Plan, secret and services; the plan and secret of the attempt before go."""
+        """Services and secret; the secret of the attempt before goes."""
+        now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
         for kind, manifest in (
             ("services", builders.build_headless_service(attempt)),
             ("services", builders.build_core_service(attempt)),
-            ("configmaps", builders.build_plan(attempt)),
+            ("secrets", builders.build_secret(attempt, certificate.make(now))),
         ):
             if refusal := await self._create(key, attempt, kind, manifest):
                 return {core_name(attempt.name): refusal}
-        now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
-        secret = builders.build_ingest(attempt, certificate.make(now))
-        if refusal := await self._create(key, attempt, "secrets", secret):
-            return {core_name(attempt.name): refusal}
         if attempt.number > 1:
             before = Attempt(attempt.spec, attempt.namespace, attempt.uid, attempt.number - 1, attempt.runtime)
-            await self._api.delete(core_path("configmaps", key.namespace, builders.plan_name(before)))
-            await self._api.delete(core_path("secrets", key.namespace, builders.ingest_name(before)))
+            await self._api.delete(core_path("secrets", key.namespace, builders.secret_name(before)))
         return {}
 
     async def _create(self, key: Key, attempt: Attempt, kind: str, manifest: Mapping[str, Any]) -> Refusal | None:
@@ -230,7 +223,7 @@ class Reconciler:
             if (refusal := _not_ours(there, attempt)) is not None:
                 return refusal
             made = there
-            if kind in _APPLIED:
+            if kind == "services":  # they may change with a newer operator; the others are only ever created
                 await self._api.apply(core_path(kind, key.namespace, name), manifest)
         if kind == "pods":
             self._pods.put(key, pod_state(made))
