@@ -155,9 +155,9 @@ def ready(cluster: Cluster) -> list[str]:
 def test_a_thousand_servers(namespace: Namespace, operator: Operator, fake_nodes: None) -> None:
     """One object of 1,000 servers, then 200 objects of two: created and settled, no more than that.
 
-    The goal of three API calls a pod is held over all of them. An object of two cannot keep it alone: its three pods, two
-    Services and Secret, two looks and two words of its status are ten requests, and that its core does not answer (those
-    pods are only said to run) is three more (tests/operator/kubernetes/test_requests.py counts them).
+    The goal of three API calls a pod is held over all of them. An object of two cannot keep it alone: its three pods,
+    two Services and Secret, two looks and two words of its status are ten requests, and that its core does not answer
+    (those pods are only said to run) is three more (tests/operator/kubernetes/test_requests.py counts them).
     """
     one = simulated_cluster("wide", "busy.py", servers=1000)
     calls = scale(namespace, operator, [one], pods=1001, limit_s=240)

@@ -209,7 +209,7 @@ def test_exit_0_with_a_full_ring_loses_nothing(pod: Callable[..., Pod], tmp_path
 
 
 def test_a_rank_waits_for_room_in_a_full_ring_and_loses_nothing(pod: Callable[..., Pod], tmp_path: Path) -> None:
-    """Nobody reads: the rank fills its ring and stands still. Read again, all of it arrives, and the rank ends with 0."""
+    """Nobody reads: the rank fills its ring and stands still. Then all of it arrives, and the rank ends with 0."""
     progress, start = tmp_path / "progress", tmp_path / "start"
     start.write_text("")
     burst = planning.RING_RECORDS + 10_000
