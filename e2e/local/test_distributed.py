@@ -7,7 +7,10 @@ import pytest
 from e2e.runs import Run
 
 SCRIPT = "e2e/local/workloads/distributed.py"
-CHECKS = ("all_reduce", "one_number", "movement", "all_to_all", "point_to_point", "objects", "groups")
+CHECKS = (
+    *("all_reduce", "one_number", "movement", "all_to_all", "point_to_point"),
+    *("objects", "groups", "registered_memory"),
+)
 
 
 @pytest.mark.parametrize(
