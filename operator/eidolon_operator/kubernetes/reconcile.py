@@ -80,12 +80,15 @@ class Reconciler:
         self._runtime = settings.runtime()
         self._clock = clock
         self._memory: dict[Key, _Memory] = {}
+        #: The versions in which objects were last looked at, what was then written included.
+        self.versions: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Looks at an object; returns in how many seconds to look again, or None if only an event can matter."""
         document = await self._api.get(objects_path(*key))
         if document is None or "deletionTimestamp" in document["metadata"]:
             self._memory.pop(key, None)  # the garbage collector does the rest
+            self.versions.pop(key, None)
             self._cores.follow(key, None)
             return None
         uid = document["metadata"]["uid"]
@@ -98,6 +101,7 @@ class Reconciler:
         world = await self._world(key, document, spec, memory)
         decision = self._decide(document, found, world)
         document = await self._write(document, decision)
+        self.versions[key] = document["metadata"]["resourceVersion"]
         if decision.delete_object:
             _log.info("%s: its time is over: deleted", key)
             await self._api.delete(objects_path(*key), uid=uid)
@@ -112,7 +116,8 @@ class Reconciler:
             return decision.again_s
         memory.refused = refused  # it shows in the conditions
         decision = self._decide(document, found, await self._world(key, document, spec, memory))
-        await self._write(document, decision)
+        document = await self._write(document, decision)
+        self.versions[key] = document["metadata"]["resourceVersion"]
         return decision.again_s
 
     def _decide(self, document: Mapping[str, Any], found: _Found, world: World) -> Decision:
@@ -162,7 +167,7 @@ class Reconciler:
                 await self._api.create(core_path("events", metadata["namespace"]), event)
             except ApiError as error:  # told in vain: nothing depends on it
                 _log.debug("event: %s", error)
-        return {**document, "status": written.get("status", decision.status)}
+        return {**document, **written}
 
     async def _delete(self, key: Key, pods: Iterable[PodState]) -> None:
         gate = asyncio.Semaphore(PARALLEL)
