@@ -39,8 +39,9 @@ async def operate(settings: Settings, stop: asyncio.Event) -> bool:
         workers.add(key)
 
     core_watch = CoreWatch(cores.read, look_at)
-    workers = Workers(Reconciler(api, core_watch, pods, settings).reconcile)
-    resync = handlers.Resync(api, workers, pods, settings, clock=loop.time)
+    reconciler = Reconciler(api, core_watch, pods, settings)
+    workers = Workers(reconciler.reconcile)
+    resync = handlers.Resync(api, workers, pods, reconciler.versions, settings, clock=loop.time)
     health = await handlers.serve_health(resync, settings.port)
 
     async def watch_and_work() -> None:

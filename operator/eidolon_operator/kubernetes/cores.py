@@ -37,7 +37,9 @@ class Cores:
     async def read(self, address: str) -> CoreReading:
         """What the core at an address says. Never raises: no answer is a reading, too."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
+            # No limit: a hundred cores that do not answer would else keep the others from being asked.
+            connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         host = f"[{address}]" if ":" in address else address
         url = f"http://{host}:{HTTP_PORT}/status"
         try:

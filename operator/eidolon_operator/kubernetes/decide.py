@@ -14,7 +14,7 @@ What is final stays: the object is only cleaned up (workloads that still run, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,17 +68,20 @@ def decide(
     now: float,
     runtime: Mapping[str, Any],
     why: str = "",
+    unknown: Sequence[str] = (),
 ) -> Decision:
     """The decision on an object.
 
-    ``spec`` is None where the object cannot be run, with ``why``; ``runtime`` is what a new attempt would be made with;
-    ``world`` holds the pods that the object owns.
+    ``spec`` is None where the object cannot be run, with ``why``; ``unknown`` are its fields that were left aside;
+    ``runtime`` is what a new attempt would be made with; ``world`` holds the pods that the object owns.
     """
     old = document.get("status") or {}
     draft = Draft(old, generation=document["metadata"]["generation"], now=now)
+    operator = f"operator {runtime['version']}"
     if spec is None:
-        return _invalid(document, draft, old, why)
-    step = _Step(spec, document["metadata"]["namespace"], world, draft, old, now, runtime)
+        return _invalid(document, draft, old, f"{why} ({operator})")
+    aside = [f"{field} is not known to {operator} and left aside: the definition is newer" for field in unknown]
+    step = _Step(spec, document["metadata"]["namespace"], world, draft, old, now, runtime, aside)
     if old.get("phase") in FINAL:
         return step.clean_up()
     if spec.suspend:
@@ -87,7 +90,13 @@ def decide(
 
 
 def _invalid(document: Mapping[str, Any], draft: Draft, old: Mapping[str, Any], why: str) -> Decision:
-    """It fails, and stays as long as any other that is over."""
+    """It fails, and stays as long as any other that is over.
+
+    But not in the middle of an attempt: a spec cannot change, so it was begun by an operator that knew more.
+    """
+    if old.get("attempt") and old.get("phase") not in FINAL:
+        draft.note([f"left alone: {why}"])
+        return Decision(draft.done())
     ttl_s = float(document["spec"].get("ttlSecondsAfterFinished", DEFAULT_TTL_S))
     if old.get("phase") in FINAL:
         left_s = (seconds(old.get("completionTime")) or draft.now) + ttl_s - draft.now
@@ -123,6 +132,7 @@ class _Step:
         old: Mapping[str, Any],
         now: float,
         runtime: Mapping[str, Any],
+        aside: Sequence[str],
     ) -> None:
         self.spec = spec
         self.namespace = namespace
@@ -131,6 +141,7 @@ class _Step:
         self.old = old
         self.now = now
         self.runtime = runtime
+        self.aside = aside  # notes on what is not understood
         self.attempt = int(old.get("attempt", 0))
         self.delete: list[PodState] = []
         self.waits: list[float] = []  # in how many seconds time itself may change the decision
@@ -187,6 +198,8 @@ class _Step:
         self.delete += [pod for pod in self.world.pods.values() if pod.attempt != self.attempt and not pod.terminating]
 
         core = self._answer()
+        told = core.get("notes", ()) if core is not None else draft.get("notes", ())
+        draft.note([*self.aside, *(line for line in told if line not in self.aside)])
         if core is not None:
             figures(draft, core)
             if _begun(core) and not draft.get("runningTime"):

@@ -29,8 +29,8 @@ PLURAL: Final = "simulatedclusters"
 #: Without a resync that worked for so many intervals the operator is not well.
 STALE_RESYNCS: Final = 3
 TOKEN_AGE: Final = dt.timedelta(minutes=5)
-#: What happens to pods is looked at after so long: what happens to one mostly happens to its neighbours too.
-PODS_S: Final = 1.0
+#: What changes at pods is looked at after so long: what happens to one mostly happens to its neighbours too.
+PODS_S: Final = 2.0
 
 
 def registry(
@@ -78,9 +78,9 @@ def registry(
         state = pod_state(pod)
         if event.get("type") == "DELETED":
             pods.drop(key, state.name, state.uid)
-        elif not pods.put(key, state):
-            return
-        workers.add(key, PODS_S)
+            workers.add(key)
+        elif pods.put(key, state):
+            workers.add(key, PODS_S)
 
     return found
 
@@ -106,18 +106,26 @@ async def connection() -> kopf.ConnectionInfo:
 class Resync:
     """Lists everything again and again: once at the start, before anything is decided, then at every interval.
 
-    The first list puts every object into the queue, later ones those at which something has changed since.
+    Into the queue come those objects of the list that were not looked at as they are now, or whose pods have changed.
+    ``looked_at``: the version in which each object was looked at last.
     """
 
     def __init__(
-        self, api: Api, workers: Workers, pods: Pods, settings: Settings, *, clock: Callable[[], float]
+        self,
+        api: Api,
+        workers: Workers,
+        pods: Pods,
+        looked_at: Mapping[Key, str],
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self._api = api
         self._workers = workers
         self._pods = pods
+        self._looked_at = looked_at
         self._settings = settings
         self._clock = clock
-        self._versions: dict[Key, str] = {}  # of the objects in the last list
         self.ready = False
         self.last = clock()  #: when it last worked; at first, when the operator began
 
@@ -134,11 +142,10 @@ class Resync:
             versions.append(version)
             listed += [(key, pod_state(pod)) for pod in items if (key := key_of(pod)) is not None]
         changed = self._pods.replace(listed, version=min(versions))
-        changed |= {key for key, version in found.items() if self._versions.get(key) != version}
-        changed |= self._versions.keys() - found.keys()
+        changed |= {key for key, version in found.items() if self._looked_at.get(key) != version}
+        changed |= self._looked_at.keys() - found.keys()
         for key in changed:
             self._workers.add(key)
-        self._versions = found
         self.ready, self.last = True, self._clock()
 
     async def run(self) -> None:

@@ -15,9 +15,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from eidolon_operator import plan as planning
+from eidolon_operator import schema
 from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import builders, certificate
 from eidolon_operator.kubernetes.builders import Attempt
@@ -79,23 +80,28 @@ class Reconciler:
         self._runtime = settings.runtime()
         self._clock = clock
         self._memory: dict[Key, _Memory] = {}
+        #: The versions in which objects were last looked at, what was then written included.
+        self.versions: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Looks at an object; returns in how many seconds to look again, or None if only an event can matter."""
         document = await self._api.get(objects_path(*key))
         if document is None or "deletionTimestamp" in document["metadata"]:
             self._memory.pop(key, None)  # the garbage collector does the rest
+            self.versions.pop(key, None)
             self._cores.follow(key, None)
             return None
         uid = document["metadata"]["uid"]
         memory = self._memory.get(key)
         if memory is None or memory.uid != uid:
             memory = self._memory[key] = _Memory(uid)
-        spec, why = _spec(document)
+        found = _read(document)
+        spec = found.spec
 
         world = await self._world(key, document, spec, memory)
-        decision = self._decide(document, spec, why, world)
+        decision = self._decide(document, found, world)
         document = await self._write(document, decision)
+        self.versions[key] = document["metadata"]["resourceVersion"]
         if decision.delete_object:
             _log.info("%s: its time is over: deleted", key)
             await self._api.delete(objects_path(*key), uid=uid)
@@ -109,12 +115,14 @@ class Reconciler:
         if refused == memory.refused:
             return decision.again_s
         memory.refused = refused  # it shows in the conditions
-        decision = self._decide(document, spec, why, await self._world(key, document, spec, memory))
-        await self._write(document, decision)
+        decision = self._decide(document, found, await self._world(key, document, spec, memory))
+        document = await self._write(document, decision)
+        self.versions[key] = document["metadata"]["resourceVersion"]
         return decision.again_s
 
-    def _decide(self, document: Mapping[str, Any], spec: Spec | None, why: str, world: World) -> Decision:
-        return decide(document, spec, world, now=self._clock(), runtime=self._runtime, why=why)
+    def _decide(self, document: Mapping[str, Any], found: _Found, world: World) -> Decision:
+        now, runtime = self._clock(), self._runtime
+        return decide(document, found.spec, world, now=now, runtime=runtime, why=found.why, unknown=found.unknown)
 
     # -- read --------------------------------------------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class Reconciler:
                 await self._api.create(core_path("events", metadata["namespace"]), event)
             except ApiError as error:  # told in vain: nothing depends on it
                 _log.debug("event: %s", error)
-        return {**document, "status": written.get("status", decision.status)}
+        return {**document, **written}
 
     async def _delete(self, key: Key, pods: Iterable[PodState]) -> None:
         gate = asyncio.Semaphore(PARALLEL)
@@ -230,18 +238,26 @@ class Reconciler:
         return None
 
 
-def _spec(document: Mapping[str, Any]) -> tuple[Spec | None, str]:
-    """The spec, or None and why the object cannot be run."""
+class _Found(NamedTuple):
+    """What an object asks for, as far as this version understands it."""
+
+    spec: Spec | None
+    why: str = ""  #: if there is no spec: why the object cannot be run
+    unknown: tuple[str, ...] = ()  #: fields that are left aside; the definition in the cluster may be a newer one
+
+
+def _read(document: Mapping[str, Any]) -> _Found:
     plain = {key: document[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in document}
     name = document["metadata"]["name"]
+    plain, unknown = schema.pruned(specs.object_schema(), plain)
     try:
         spec = specs.parse(plain, source=name)
         planning.build(spec, source=name, token="")
     except SpecError as error:
-        return None, "; ".join(str(problem) for problem in error.problems)
+        return _Found(None, "; ".join(str(problem) for problem in error.problems))
     if spec.workload.image is None:
-        return None, "spec.workload.image: is required in a cluster"
-    return spec, ""
+        return _Found(None, "spec.workload.image: is required in a cluster")
+    return _Found(spec, unknown=tuple(unknown))
 
 
 def _pod(attempt: Attempt, name: str) -> dict[str, Any]:

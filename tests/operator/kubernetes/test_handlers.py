@@ -107,7 +107,8 @@ async def test_a_resync_finds_what_watches_missed(server: Any, api: Api) -> None
 
     time = 100.0
     pods, workers = Pods(), Workers(work)
-    resync = handlers.Resync(api, workers, pods, SETTINGS, clock=lambda: time)
+    looked_at: dict[Key, str] = {}
+    resync = handlers.Resync(api, workers, pods, looked_at, SETTINGS, clock=lambda: time)
     assert not resync.ready
     await api.create(objects_path("lab"), make_object() | {"metadata": METADATA})
     await api.create(core_path("pods", "lab"), pod("demo-server-0", "u1"))
@@ -123,6 +124,8 @@ async def test_a_resync_finds_what_watches_missed(server: Any, api: Api) -> None
 
     assert (await found(), resync.ready) == ([KEY], True)
     assert list(pods.of(KEY)) == ["demo-server-0"]
+    assert await found() == [KEY], "it was not looked at"
+    looked_at[KEY] = METADATA["resourceVersion"]
     assert await found() == [], "nothing has happened since"
     await api.create(core_path("pods", "lab"), pod("demo-server-1", "u2", version="0"))  # as its lists
     assert await found() == [KEY], "a pod that no watch told of"
@@ -130,6 +133,7 @@ async def test_a_resync_finds_what_watches_missed(server: Any, api: Api) -> None
     assert await found() == [KEY]
     await api.create(objects_path("lab"), make_object() | {"metadata": METADATA | {"name": "second"}})
     assert await found() == [Key("lab", "second")]
+    looked_at[Key("lab", "second")] = METADATA["resourceVersion"]
     await api.delete(objects_path("lab", "second"))
     assert await found() == [Key("lab", "second")], "what is kept of it can go"
     assert resync.healthy() is None
@@ -144,7 +148,7 @@ async def test_an_overdue_reconcile_is_not_healthy(server: Any, api: Api) -> Non
 
     workers = Workers(work)
     time = 0.0
-    resync = handlers.Resync(api, workers, Pods(), SETTINGS, clock=lambda: time)
+    resync = handlers.Resync(api, workers, Pods(), {}, SETTINGS, clock=lambda: time)
     workers.schedule.add(KEY, 10.0)
     time = 299.0
     assert resync.healthy() is None

@@ -9,6 +9,7 @@ import dataclasses
 
 from kubernetes_lab import Lab
 
+from eidolon_operator.kubernetes.status import Kind
 from eidolon_operator.kubernetes.world import ApiError, Key
 
 PODS = ["demo-core", "demo-server-0", "demo-server-1"]
@@ -479,6 +480,68 @@ def test_an_upgrade_of_the_operator_touches_no_attempt(lab: Lab) -> None:
     lab.remove_pod("demo-server-1")
     lab.look(after_s=5)
     assert lab.status["runtime"]["coreImage"] == "registry.test/core:2", "the next attempt is made with what is new"
+
+
+# -- a definition that is newer than the operator ----------------------------------------------------------------------
+
+
+def newer(lab: Lab, **fields: object) -> None:
+    """Fields that a later version has."""
+    lab.document["spec"].update(fields)
+
+
+def test_fields_that_are_not_known_are_left_aside_and_said(lab: Lab) -> None:
+    lab.apply()
+    newer(lab, checkpoints={"every": 10}, cost={**lab.document["spec"]["cost"], "energy": "auto"})
+    lab.look()
+    assert lab.pod_names() == PODS
+    version = lab.status["runtime"]["version"]
+    first, second = (
+        f"spec.{field} is not known to operator {version} and left aside: the definition is newer"
+        for field in ("checkpoints", "cost.energy")
+    )
+    assert lab.status["notes"] == [first, second]
+    assert lab.events() == [("LessExact", first), ("LessExact", second)]
+    lab.run_pod(*PODS)
+    lab.core_says("Running", notes=["torch: no plugin"])
+    lab.look(after_s=5)
+    assert lab.status["notes"] == [first, second, "torch: no plugin"]
+    lab.api.writes()
+    lab.look(after_s=5)
+    assert lab.api.writes() == []
+
+
+def test_a_value_that_is_not_known_is_no_guess(lab: Lab) -> None:
+    lab.apply()
+    lab.document["spec"]["workload"]["launcher"] = "mpirun"
+    lab.look()
+    status, reason, message = lab.condition("Failed")
+    assert (status, reason) == ("True", "InvalidSpec")
+    assert message.startswith("spec.workload.launcher: 'mpirun' is not one of none, plain, torchrun (operator ")
+    assert lab.pod_names() == []
+
+
+def test_a_run_that_a_newer_operator_began_is_left_alone(lab: Lab) -> None:
+    """After `helm rollback`: what this one does not understand it does not end."""
+    lab.start()
+    lab.document["spec"]["workload"]["launcher"] = "mpirun"
+    before = lab.document["status"]
+    before["conditions"].append({**before["conditions"][0], "type": "Checkpointed"})
+    lab.look(after_s=5)
+    assert lab.status["phase"] == "Running"
+    assert [condition["type"] for condition in lab.status["conditions"]] == list(Kind)
+    (note,) = lab.status["notes"]
+    assert note.startswith("left alone: spec.workload.launcher: 'mpirun' is not one of")
+    assert ("LessExact", note) in lab.events()
+    lab.api.writes()
+    lab.look(after_s=5)
+    assert lab.api.writes() == []
+    assert lab.pod_names() == PODS
+    lab.document["spec"]["workload"]["launcher"] = "none"  # the newer one is back
+    lab.core_says("Succeeded", reason="StepsDone")
+    lab.look(after_s=5)
+    assert lab.status["phase"] == "Succeeded"
+    assert "notes" not in lab.status
 
 
 def test_what_a_schema_cannot_say_ends_in_a_condition(lab: Lab) -> None:

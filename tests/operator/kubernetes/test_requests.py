@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kubernetes_lab import Lab
+from kubernetes_lab import KEY, Lab
+
+from eidolon_operator.kubernetes.client import objects_path
 
 PODS = ("demo-core", "demo-server-0", "demo-server-1")
 #: What is made for an object, each in one request.
@@ -83,3 +85,17 @@ def test_an_object_that_waits_is_due_when_its_time_is_up(lab: Lab) -> None:
     assert lab.look(after_s=10) == 600 + 30 - 10
     assert lab.look(after_s=620) is not None
     assert lab.condition("Failed")[:2] == ("True", "ServersNotReady")
+
+
+def test_a_resync_knows_what_was_looked_at(lab: Lab) -> None:
+    """What the operator has written itself is no reason to look again."""
+    lab.start()
+    assert lab.reconciler.versions == {KEY: lab.document["metadata"]["resourceVersion"]}
+    lab.patch(suspend=True)
+    lab.api.put(objects_path(*KEY), lab.document)
+    assert lab.reconciler.versions[KEY] != lab.document["metadata"]["resourceVersion"]
+    lab.look(after_s=1)
+    assert lab.reconciler.versions == {KEY: lab.document["metadata"]["resourceVersion"]}
+    del lab.api.objects[objects_path(*KEY)]
+    lab.look()
+    assert lab.reconciler.versions == {}
