@@ -430,7 +430,7 @@ class _Step:
             waited = [name for name, pod in states.items() if pod is not None and pod.terminating]
             return Reason.TERMINATING, f"waiting for the end of {names(waited)}"
         if any(pod is None for pod in states.values()):
-            return Reason.CREATING, f"being made: {names(name for name, pod in states.items() if pod is None)}"
+            return Reason.CREATING, f"being made and started: {names(name for name, pod in states.items() if pod is None)}"
         return Reason.STARTING, f"starting: {names(missing)}"
 
     def _waiting(self, core: Mapping[str, Any] | None) -> str:

@@ -34,7 +34,7 @@ def test_a_new_object_gets_its_status_first_then_what_it_needs_then_pods(lab: La
     assert lab.condition("ServersReady") == (
         "False",
         "Creating",
-        "0 of 2 are ready; being made: demo-server-0, demo-server-1",
+        "0 of 2 are ready; being made and started: demo-server-0, demo-server-1",
     )
 
 
