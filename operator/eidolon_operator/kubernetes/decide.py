@@ -429,8 +429,8 @@ class _Step:
         if any(pod is not None and pod.terminating for pod in states.values()):
             waited = [name for name, pod in states.items() if pod is not None and pod.terminating]
             return Reason.TERMINATING, f"waiting for the end of {names(waited)}"
-        if any(pod is None for pod in states.values()):
-            return Reason.CREATING, f"being made and started: {names(name for name, pod in states.items() if pod is None)}"
+        if unseen := [name for name, pod in states.items() if pod is None]:
+            return Reason.CREATING, f"being made and started: {names(unseen)}"
         return Reason.STARTING, f"starting: {names(missing)}"
 
     def _waiting(self, core: Mapping[str, Any] | None) -> str:
