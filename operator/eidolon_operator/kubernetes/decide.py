@@ -259,8 +259,9 @@ class _Step:
         lost = self._missing(core)
         return self._server_lost(lost, "") if lost else None
 
-    def _server_lost(self, lost: list[str], message: str) -> Decision:
-        message = message or f"lost after the run had begun: {names(lost)}"
+    def _server_lost(self, lost: list[str], told: str) -> Decision:
+        """``told``: the core's word for it, where it was the first to notice."""
+        message = "; ".join(filter(None, (f"lost after the run had begun: {names(lost)}" if lost else "", told)))
         pods = {pod.name: pod for pod in self._servers()}
         for name in lost:
             told = pods[name].message if name in pods and pods[name].message else "the pod is gone"
