@@ -21,14 +21,14 @@ import numpy as np
 from scipy.optimize import least_squares  # type: ignore[import-not-found]
 
 from bench.collectives import heldout, measured
-from bench.collectives.measured import GPUS, OPS, Point
+from bench.collectives.measured import GPUS, GRAPH_LAUNCH_US, OPS, Point
 from eidolon_simcore import catalogue
 from eidolon_simcore.fabric import tuner
 
 DATA = Path(tuner.__file__).parent.parent / "data" / "nccl.yaml"
 FIRST, STEP = 9, 2  #: fitted sizes are 2^9, 2^11, ...
 SMALL = 1 << 14  #: bytes up to which an all-to-all is sent in the same way by all versions
-START = {2: 3.2, 4: 4.5}  #: microseconds; see `starts`
+START = {2: 3.2, 4: 4.5}  #: microseconds, a graph's launch among them; see `starts`
 
 Key = tuple[str, str]
 Lines = dict[Key, tuple[float, float, float, float]]
@@ -212,7 +212,7 @@ def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
     start: dict[int, float] = {}
     for ranks in (2, 4):
         of_ranks = [p for p in graphs if p.ranks == ranks and p.op in OPS]
-        small = [(p.us, model_us(chooser, p)) for p in of_ranks if p.bytes <= 1 << 22]
+        small = [(p.us - GRAPH_LAUNCH_US, model_us(chooser, p)) for p in of_ranks if p.bytes <= 1 << 22]
         fitted = least_squares(lambda s, of=small: [math.log((us + s[0]) / real) for real, us in of], START[ranks])
         start[ranks] = float(fitted.x[0])
     pair = [round(start[2], 2), round(start[4] - start[2], 2)]
@@ -220,7 +220,7 @@ def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
     for op in sorted({p.op for p in graphs}):
         for ranks in (2, 4):
             of_op = sorted((p for p in graphs if p.op == op and p.ranks == ranks), key=lambda p: p.bytes)
-            own = np.array([np.log(p.us / (model_us(chooser, p) + start[ranks])) for p in of_op])
+            own = np.array([np.log((p.us - GRAPH_LAUNCH_US) / (model_us(chooser, p) + start[ranks])) for p in of_op])
             smooth = heldout.smoothed([math.log2(p.bytes) for p in of_op], own)
             left.setdefault(op, {})[ranks] = [round(float(v), 3) for v in smooth]
     return pair, left

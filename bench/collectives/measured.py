@@ -12,7 +12,11 @@ forced                     ``h200_x2.jsonl`` beside this file: torch 2.11 (NCCL 
 profile                    ``h200_x2_profile.jsonl``: ``eidolon profile nccl`` on 2 H200, another machine of the same
                            kind and versions, 2026-11-28: in graphs at powers of two and three halves of them, issued
                            from the host, and device memory. None of the times is fitted.
+sweeps                     ``h200_x2_graph.jsonl``: ``coll_graph.py`` as it is, twice on two H200 (torch 2.11, NCCL
+                           2.28.9, NVLS off), 2026-11-28. Not fitted.
 ========================== =========================================================================================
+
+What was measured in graphs holds a part of a graph's launch (:data:`GRAPH_LAUNCH_US`), which a run charges on its own.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from eidolon_simcore import hostcost
 
 HERE = Path(__file__).parent
 TRUTH = HERE.parent / "truth"
@@ -35,6 +41,8 @@ GPUS = {
     "b200-sxm": "b200_sxm",
 }
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+#: What a call's time in a graph holds of the launch between the event before it and its first call: 20 calls share one.
+GRAPH_LAUNCH_US = hostcost.call_ns("cudaGraphLaunch") / 1e3 / 20
 _ELEMENT_BYTES = {"half": 2, "int8": 1, "float": 4}
 
 
@@ -114,3 +122,11 @@ def profile(what: str) -> Iterator[Point]:
     for row in _rows(HERE / "h200_x2_profile.jsonl"):
         if row["what"] == what:
             yield Point(row["op"], 2, row["bytes"], row["us"])
+
+
+def sweeps() -> Iterator[Point]:
+    """Each size twice."""
+    for row in _rows(HERE / "h200_x2_graph.jsonl"):
+        for op, us in row.items():
+            if op not in ("world", "bytes"):
+                yield Point(op, row["world"], row["bytes"], us)

@@ -93,7 +93,6 @@ def test_a_killed_core_is_told_within_a_minute(namespace: Namespace) -> None:
     assert condition(seen, "Failed")["reason"] == "SimulationCoreLost"
 
 
-@pytest.mark.slow  # on a starved machine the bursts take minutes; e2e/local holds the same of a ring that is not full
 @pytest.mark.own_node
 def test_a_full_ring_at_the_end_loses_nothing(namespace: Namespace) -> None:
     """While the agents stand still nobody reads the rings: the ranks fill them, wait for room, and then end."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+
 from e2e.kubernetes.conftest import Namespace, Operator, simulated_cluster
-from e2e.kubernetes.kubectl import condition, wait_for
+from e2e.kubernetes.kubectl import RefusedError, condition, wait_for
 
 OWNED = "pods,services,configmaps,secrets"
 LABEL = "--selector=app.kubernetes.io/managed-by=eidolon-operator"
@@ -48,6 +51,37 @@ def test_suspended_and_resumed(namespace: Namespace) -> None:
     assert namespace.pods() == {}
     namespace.run("patch", "simc", "pause", "--type=merge", '--patch={"spec":{"suspend":false}}')
     namespace.wait_for_phase("pause", "Succeeded", timeout_s=90)
+
+
+def test_a_definition_newer_than_the_operator(namespace: Namespace) -> None:
+    """What the operator does not know it leaves aside and says; the run is none the worse for it."""
+    field = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/later"
+    # Without a default: the objects of other tests must not have it.
+    shape = {"type": "string", "maxLength": 9, "description": "Of a later version."}
+    ahead = simulated_cluster("ahead", "busy.py", "--seconds", "1", later="auto")
+
+    def applied() -> bool:
+        """The API server takes a moment until it goes by a new definition."""
+        with contextlib.suppress(RefusedError):
+            namespace.apply(ahead)
+            return True
+        return False
+
+    _patch_definition(namespace, {"op": "add", "path": field, "value": shape})
+    try:
+        wait_for(applied, 30)
+        seen = namespace.wait_for_phase("ahead", "Succeeded", timeout_s=90)
+    finally:
+        _patch_definition(namespace, {"op": "remove", "path": field})
+    assert seen["spec"]["later"] == "auto"
+    [note] = [line for line in seen["status"]["notes"] if "spec.later" in line]
+    assert "left aside" in note
+    assert note in namespace.run("get", "events", "-o", "jsonpath={.items[*].message}")
+
+
+def _patch_definition(namespace: Namespace, change: dict[str, object]) -> None:
+    patch = json.dumps([change])
+    namespace.kubectl("patch", "crd", "simulatedclusters.eidolon.dev", "--type=json", f"--patch={patch}")
 
 
 def test_every_container_is_restricted(namespace: Namespace) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from e2e.runs import Run
 
 SCRIPT = "e2e/local/workloads/distributed.py"
-CHECKS = ("all_reduce", "one_number", "movement", "all_to_all", "point_to_point", "objects", "groups")
+CHECKS = (
+    *("all_reduce", "one_number", "movement", "all_to_all", "point_to_point"),
+    *("objects", "groups", "registered_memory"),
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,32 @@ def test_what_torch_checks_across_ranks_holds_and_a_difference_is_noticed(
     for rank in range(2):
         for check in checks:
             assert f"rank {rank}: {check} is right" in result.out, result.all_output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("other-call", r"call 1: rank (0|1) calls \w+\(count 8.*, rank (1|0) calls \w+\(count 8, float32"),
+        ("no-call", r"rank 1 is missing in all_reduce, call 1 of .*, which rank 0 reached 2 s of virtual time ago"),
+    ],
+)
+def test_a_hang_of_real_ranks_ends_with_calls_and_ranks_named(run: Run, tmp_path: Path, what: str, words: str) -> None:
+    spec = {
+        "apiVersion": "eidolon.dev/v1alpha1",
+        "kind": "SimulatedCluster",
+        "metadata": {"name": what},
+        "spec": {
+            "servers": 1,
+            "gpusPerServer": 2,
+            "gpu": {"model": "h100-sxm"},
+            "network": {"nccl": {"missingAfterVirtual": "2s"}},
+            "workload": {"launcher": "torchrun", "command": ["e2e/local/workloads/disagreeing.py"], "args": [what]},
+        },
+    }
+    file = tmp_path / "spec.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    result = run(str(file))
+    assert result.code != 0
+    assert re.search(words, result.summary["reason"]), result.all_output
+    assert result.summary["reason"] in result.err

@@ -47,6 +47,23 @@ for step in range(steps):
 """
 
 
+# More operations than a ring has room for, without a word between them; says how many are done.
+BURST = """
+import ctypes, sys
+count, progress = int(sys.argv[1]), open(sys.argv[2], "w")
+cuda = ctypes.CDLL("libcudart.so.13")
+memory = ctypes.c_void_p()
+assert cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(4096)) == 0
+progress.write("0\\n"); progress.flush()
+while open(sys.argv[3]).read() != "go":
+    pass
+for number in range(count):
+    assert cuda.cudaMemsetAsync(memory, 0, ctypes.c_size_t(4096), None) == 0
+    if number % 1000 == 0:
+        progress.write(f"{number}\\n"); progress.flush()
+"""
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
     end = time.monotonic() + LIMIT_S
     while not (found := condition()):
@@ -189,6 +206,28 @@ def test_exit_0_with_a_full_ring_loses_nothing(pod: Callable[..., Pod], tmp_path
     summary = run.finish()
     assert summary["state"] == "Succeeded", run.logs()
     assert before < 60 == len(summary["steps"])
+
+
+def test_a_rank_waits_for_room_in_a_full_ring_and_loses_nothing(pod: Callable[..., Pod], tmp_path: Path) -> None:
+    """Nobody reads: the rank fills its ring and stands still. Then all of it arrives, and the rank ends with 0."""
+    progress, start = tmp_path / "progress", tmp_path / "start"
+    start.write_text("")
+    burst = planning.RING_RECORDS + 10_000
+    run = pod(str(burst), str(progress), str(start), script=BURST)
+
+    def done() -> int:
+        return int((progress.read_text().split() or ["-1"])[-1]) if progress.exists() else -1
+
+    until(lambda: done() == 0, "the first call")
+    run.agent.send_signal(signal.SIGSTOP)
+    start.write_text("go")
+    until(lambda: done() > planning.RING_RECORDS - 5000, "a full ring")
+    time.sleep(1)  # it would have ended by now
+    assert done() < burst - 5000
+    run.agent.send_signal(signal.SIGCONT)
+    summary = run.finish()
+    assert (run.workload_code, summary["state"]) == (0, "Succeeded"), run.logs()
+    assert sum(entry["count"] for entry in summary["coverage"]["operations"] if entry["family"] == "set") == burst
 
 
 def test_the_steps_asked_for_end_a_workload_that_would_go_on(pod: Callable[..., Pod]) -> None:

@@ -104,6 +104,46 @@ def test_host_waits_and_virtual_time_do_not_deadlock(run: Run, tmp_path: Path) -
     assert "got b'value'" in result.out
 
 
+MIXED = """
+apiVersion: eidolon.dev/v1alpha1
+kind: SimulatedCluster
+metadata: {name: mixed}
+spec:
+  servers: 2
+  serverGroups:
+    - {name: new, servers: 1}
+    - {name: old, servers: 1, gpu: {model: a100-40gb-sxm, memory: 30GiB}}
+  workload:
+    launcher: plain
+    command: [python, SCRIPT]
+"""
+
+
+def test_servers_of_two_generations(run: Run, tmp_path: Path) -> None:
+    """Each server's script sees its own GPU, and the same work takes as long as that GPU needs."""
+    (tmp_path / "train.py").write_text(
+        "import os, time, torch\n"
+        "x = torch.randn(4096, 4096, dtype=torch.bfloat16, device='cuda')\n"
+        "began, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+        "x @ x\n"
+        "began.record()\n"
+        "for _ in range(20): x @ x\n"
+        "end.record()\n"
+        "torch.cuda.synchronize()\n"
+        "seen = torch.cuda.get_device_properties(0)\n"
+        "print('server', os.environ['RANK'], seen.name, seen.total_memory >> 30, began.elapsed_time(end), sep='|')\n"
+    )
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace("SCRIPT", str(tmp_path / "train.py")))
+    result = run(str(tmp_path / "mixed.yaml"))
+    assert result.code == 0, result.all_output
+    lines = [line[line.index("server|") :].split("|") for line in result.out.splitlines() if "server|" in line]
+    new, old = sorted(lines)
+    assert "H100" in new[2], "rank 0 is on the first group's server"
+    assert "A100" in old[2]
+    assert (int(new[3]), int(old[3])) == (79, 30)
+    assert 1.5 < float(old[4]) / float(new[4]) < 4, "dense bf16: 989 against 312 TFLOP/s"
+
+
 # -- how runs fail -----------------------------------------------------------------------------------------------------
 
 

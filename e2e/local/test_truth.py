@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -67,6 +68,51 @@ def test_the_same_command_twice_gives_the_same_milliseconds(run: Run) -> None:
         printed(train(run, "--model gpt2 --batch 8 --seq 1024 --mode amp --parallel ddp", 2)) for _ in "ab"
     )
     assert first["step_ms_median"] == pytest.approx(second["step_ms_median"], rel=0.001)
+
+
+def collectives(run: Run, script: str, world: int) -> dict[tuple[str, int], float]:
+    """What a sweep prints: microseconds a call by operation and bytes."""
+    launch = ["torchrun", "--nproc-per-node", str(world), str(TRUTH / script)]
+    result = run("--gpus-per-server", str(world), "--", *launch, timeout_s=900)
+    assert result.code == 0, result.all_output
+    lines = [text.removeprefix("RESULT ") for text in result.out.splitlines() if text.startswith("RESULT ")]
+    return by_size(map(json.loads, lines))
+
+
+def by_size(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    return {(op, row["bytes"]): us for row in rows for op, us in row.items() if op not in ("bytes", "world")}
+
+
+def measured(name: str) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (TRUTH / name).read_text().splitlines()]
+
+
+def errors(told: dict[tuple[str, int], float], truth: dict[tuple[str, int], float]) -> dict[tuple[str, int], float]:
+    return {key: abs(told[key] / us - 1) for key, us in truth.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_collectives_in_graphs_print_the_times_of_real_ones(
+    run: Run, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    """The truth was measured without NVLS."""
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    truth = by_size(row for row in measured("h100_collectives_graph.jsonl") if row["world"] == world)
+    off = errors(collectives(run, "coll_graph.py", world), truth)
+    assert len(off) == 55
+    assert sum(off.values()) / len(off) < 0.06, off
+    assert max(off.values()) < 0.15, off
+
+
+@pytest.mark.slow
+def test_collectives_issued_from_the_host_print_the_times_of_real_ones(run: Run) -> None:
+    """Two all-reduces of the truth are outliers, as its README says."""
+    truth = by_size(measured("h100_x2_collectives.jsonl"))
+    outliers = {("all_reduce", 1 << 20), ("all_reduce", 1 << 28)}
+    off = errors(collectives(run, "coll.py", 2), {key: us for key, us in truth.items() if key not in outliers})
+    assert len(off) == 64
+    assert sum(off.values()) / len(off) < 0.10, off
 
 
 def test_torchtitan_trains_and_its_steps_are_counted(run: Run) -> None:

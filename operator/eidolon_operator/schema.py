@@ -65,6 +65,25 @@ def with_defaults(schema: Schema, value: Any) -> Any:
     return copy.deepcopy(value)
 
 
+def pruned(schema: Schema, value: Any, field: str = "") -> tuple[Any, list[str]]:
+    """A copy of ``value`` without the fields that the schema does not know, as an API server would keep it, and their
+    paths. An object of a newer schema thus means to us what it says in our words."""
+    unknown: list[str] = []
+
+    def copied(schema: Schema, value: Any, field: str) -> Any:
+        if isinstance(value, dict) and (children := schema.get("properties")):
+            prefix = f"{field}." if field else ""
+            unknown.extend(prefix + name for name in value if name not in children)
+            return {
+                name: copied(children[name], item, prefix + name) for name, item in value.items() if name in children
+            }
+        if isinstance(value, list) and "items" in schema:
+            return [copied(schema["items"], item, f"{field}[{index}]") for index, item in enumerate(value)]
+        return copy.deepcopy(value)
+
+    return copied(schema, value, field), unknown
+
+
 def problems(schema: Schema, value: Any, field: str = "") -> Iterator[Problem]:
     """Everything in ``value`` that the schema does not allow, each with the field, the value and what is allowed."""
     if unknown := set(schema) - _KNOWN:

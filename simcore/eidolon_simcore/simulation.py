@@ -27,6 +27,7 @@ from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
 from eidolon_simcore.coverage import coverage, doubts
 from eidolon_simcore.engine.interface import Blocked, NetworkEngine
+from eidolon_simcore.fabric.routing import NoRouteError
 from eidolon_simcore.memory import MemoryView
 from eidolon_simcore.network import Network, Port
 from eidolon_simcore.plan import Plan
@@ -173,6 +174,8 @@ class Simulation:
             raise RejectedError("INVALID_ARGUMENT", text) from error
         except CollectiveError as error:
             self.fail(str(error), now, cause=Cause.COLLECTIVE_MISMATCH)
+        except NoRouteError as error:
+            self.fail(str(error), now, cause=Cause.NO_ROUTE)
         except ValueError as error:
             self.fail(str(error), now, cause=Cause.INGEST_REJECTED)
 

@@ -24,6 +24,7 @@ class Cause(enum.StrEnum):
     INGEST_REJECTED = "IngestRejected"  #: a message is not as the protocol says, or beyond a limit
     WORKLOAD_FAILED = "WorkloadFailed"  #: a server's workload ended with an exit code other than 0
     COLLECTIVE_MISMATCH = "CollectiveMismatch"  #: ranks called different collectives at the same position
+    NO_ROUTE = "NoRoute"  #: the fabric has no way between two GPUs that exchange bytes: too much of it has failed
     DEADLOCK = "Deadlock"  #: no rank can go on
     RANK_MISSING = "RankMissing"  #: some ranks never started
     TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"  #: it took longer than was allowed, in real time

@@ -280,7 +280,6 @@ def test_the_operator_has_these_rights_and_no_others(values: Mapping[str, Any]) 
             ("eidolon.dev", "simulatedclusters/status", "patch"),
             ("eidolon.dev", "simulatedclusters/finalizers", "update"),
             *(("", "pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
-            *(("", "configmaps", verb) for verb in ("get", "create", "patch", "delete")),
             *(("", "services", verb) for verb in ("get", "create", "patch")),
             *(("", "secrets", verb) for verb in ("get", "create", "delete")),
             ("", "events", "create"),

@@ -36,8 +36,29 @@ class Case(NamedTuple):
     complaint: str
 
 
+def _one_of(words: tuple[str, ...]) -> str:
+    """``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def _volume(**source: Any) -> list[dict[str, Any]]:
     return [{"name": "data", **source}]
+
+
+#: What goes with some kinds of fabric only.
+TOPOLOGY_FIELDS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("serversPerPod", 2, ("rail",)),
+    ("serversPerLeaf", 2, ("leaf-spine", "fat-tree")),
+    ("leavesPerPod", 2, ("fat-tree",)),
+    ("oversubscription", 2, ("rail", "leaf-spine", "fat-tree")),
+    ("spines", 2, ("rail", "leaf-spine", "fat-tree")),
+    ("dimensions", [1], ("torus",)),
+    ("routersPerGroup", 2, ("dragonfly",)),
+    ("serversPerRouter", 2, ("dragonfly",)),
+    ("cablesBetweenGroups", 2, ("dragonfly",)),
+    ("switches", ["s"], ("graph",)),
+    ("cables", [{"a": "server0/nic0", "b": "s", "bandwidth": "100Gb/s"}], ("graph",)),
+)
 
 
 CASES = (
@@ -58,6 +79,21 @@ CASES = (
         [{"name": "a", "servers": 1}],
         [{"name": "a", "servers": 1}, {"name": "b", "servers": 1}],
         "spec.serverGroups: the servers of all serverGroups must add up to servers",
+    ),
+    *(
+        Case(
+            "spec.network.topology",
+            {"type": types[-1], field: value},
+            {"type": "crossbar", field: value},
+            f"spec.network.topology.{field}: {field} goes with type {_one_of(types)}",
+        )
+        for field, value, types in TOPOLOGY_FIELDS
+    ),
+    Case(
+        "spec.network.topology",
+        {"preset": "dgx-h100", "spines": 2},
+        {"preset": "dgx-h100", "dimensions": [1]},
+        "spec.network.topology.dimensions: dimensions goes with type torus",
     ),
     Case(
         "spec.workload.image",
@@ -153,6 +189,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "steps": (5, 6),
     "timeSync": ("conservative", "optimistic"),
     "cost": ({"host": "table"}, {"host": "measured"}),
+    "values": ({"loss": {"start": 2}}, {"loss": {"start": 3}}),
     "recording": ({"enabled": True}, {"enabled": False}),
     "onServerLost": ("Fail", "Restart"),
     "backoffLimit": (3, 4),

@@ -319,3 +319,19 @@ def test_what_stands_for_values_becomes_the_settings_of_the_shim() -> None:
         "routing": {"distribution": "zipf", "exponent": 1.2, "seed": 7},
     }
     assert parse(values=values).values == spec.Values(loss="11.5:3:200", routing="zipf:1.2:7")
+
+
+def test_what_a_newer_definition_has_is_pruned_and_named() -> None:
+    text = {"type": "string"}
+    known = {
+        "type": "object",
+        "properties": {
+            "a": text,
+            "list": {"type": "array", "items": {"type": "object", "properties": {"b": text}}},
+            "map": {"type": "object", "additionalProperties": text},
+        },
+    }
+    value = {"a": "1", "new": {"a": 1}, "list": [{"b": "2"}, {"b": "3", "c": "4"}], "map": {"their": "own"}}
+    kept, unknown = schema.pruned(known, value)
+    assert kept == {"a": "1", "list": [{"b": "2"}, {"b": "3"}], "map": {"their": "own"}}
+    assert unknown == ["new", "list[1].c"]

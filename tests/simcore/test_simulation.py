@@ -396,6 +396,28 @@ def test_calls_that_contradict_each_other_end_the_run(run: Run, write: Any, word
     assert words in run.simulation.reason
 
 
+def test_gpus_that_no_way_joins_any_more_end_the_run_and_are_named(tmp_path: Path) -> None:
+    run = Run(
+        tmp_path,
+        servers=2,
+        gpus_per_server=1,
+        ranks_per_server=1,
+        network={
+            "inter_bytes_per_s": 50_000_000_000,
+            "inter_latency_ns": 2_000,
+            "intra_bytes_per_s": None,
+            "topology": {"type": "leaf-spine", "servers_per_leaf": 1, "spines": 1, "failed": ["spine0"]},
+        },
+    )
+    for server in range(2):
+        run.join(1, server, 2, server)
+        rank = FakeRank(1)
+        rank.comm(7, server, 2)
+        run.batch(rank, server)
+    assert (run.simulation.state, run.simulation.cause) == ("Failed", "NoRoute")
+    assert run.simulation.reason == "no way leads from server0/nic0 to server1/nic0 any more"
+
+
 @pytest.mark.parametrize("pairwise", [False, True])
 def test_a_rank_that_goes_on_without_a_collective_is_named_after_some_virtual_time(run: Run, pairwise: bool) -> None:
     ranks = pair(run)

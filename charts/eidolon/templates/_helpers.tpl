@@ -86,9 +86,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [pods]
   verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
-  resources: [configmaps]
-  verbs: [get, create, patch, delete]
-- apiGroups: [""]
   resources: [services]
   verbs: [get, create, patch]
 - apiGroups: [""] # by name only: it cannot list the secrets of a namespace

@@ -106,10 +106,24 @@ def groups() -> None:
     dist.barrier()
 
 
+def registered_memory() -> None:
+    """Pools of NCCL's own memory, registered as buffers and, where all ranks have the same, as windows."""
+    nccl = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]
+    for symmetric in (False, True):
+        pool = torch.cuda.MemPool(nccl.mem_allocator)
+        with torch.cuda.use_mem_pool(pool):
+            x = filled(rank + 1)
+        nccl.register_mem_pool(pool, symmetric)
+        dist.all_reduce(x)
+        expect(x, *[world * (world + 1) / 2] * 4)
+        nccl.deregister_mem_pool(pool)
+        del x, pool
+
+
 def main() -> None:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
-    checks = [all_reduce, one_number, movement, all_to_all, point_to_point, objects, groups]
+    checks = [all_reduce, one_number, movement, all_to_all, point_to_point, objects, groups, registered_memory]
     for check in checks:
         if len(sys.argv) == 1 or check.__name__ in sys.argv[1:]:
             check()

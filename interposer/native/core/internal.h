@@ -72,6 +72,8 @@ bool memory_range_of(const void *pointer, uintptr_t *begin, uintptr_t *end); // 
 // ---- values -------------------------------------------------------------------------------------------------------
 
 void value_forget(uintptr_t begin, uintptr_t end); // freed: unknown, pages given back
+// Repeats an element of 1, 2 or 4 bytes.
+void fill_bytes(void *to, size_t bytes, unsigned value, size_t element_bytes);
 void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes);
 void value_copy(void *to, const void *from, size_t bytes);
 // Reads in stream order into host memory: at once, or when a payload that it depends on arrived.

@@ -587,8 +587,7 @@ Status set(void *to, unsigned value, size_t element_bytes, size_t count, Stream 
   if (!is_device(to)) {
     if (!pinned(to))
       return kInvalidValue;
-    for (size_t i = 0; i < bytes; ++i)
-      static_cast<char *>(to)[i] = static_cast<char>(value >> (8 * (i % element_bytes)));
+    fill_bytes(to, bytes, value, element_bytes);
     return kSuccess;
   }
   auto fill = [=] {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <memory>
 
 #include "internal.h"
 
@@ -332,11 +333,22 @@ void value_computed(void *pointer, size_t bytes, const void *data, Origin origin
   write_in_order(pointer, bytes, data, origin);
 }
 
+void fill_bytes(void *to, size_t bytes, unsigned value, size_t element_bytes) {
+  if (element_bytes == 1) {
+    memset(to, static_cast<int>(value & 0xff), bytes);
+    return;
+  }
+  char *out = static_cast<char *>(to);
+  size_t done = std::min(bytes, element_bytes);
+  memcpy(out, &value, done); // little-endian
+  for (; done < bytes; done += std::min(done, bytes - done))
+    memcpy(out + done, out, std::min(done, bytes - done));
+}
+
 void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes) {
-  std::vector<char> data(bytes);
-  for (size_t i = 0; i < bytes; ++i)
-    data[i] = static_cast<char>(value >> (8 * (i % element_bytes)));
-  value_write(pointer, bytes, data.data());
+  const std::unique_ptr<char[]> data(new char[bytes]);
+  fill_bytes(data.get(), bytes, value, element_bytes);
+  value_write(pointer, bytes, data.get());
 }
 
 void value_copy(void *to, const void *from, size_t bytes) {

@@ -5,7 +5,7 @@
 // limits of the architecture and of the platform. What is not emulated is answered as absent even where an H100 has it,
 // so that a framework takes the way that is modelled: shareable handles of mappings and pools (103, 119, 128), DMA-BUF
 // and GPUDirect RDMA (110, 116 to 118, 124, 146), compression (107), sparse and deferred arrays (112, 121), semaphores
-// of other APIs (114), pools and mappings of host memory (141, 142, 144, 145), multicast (132).
+// of other APIs (114), pools and mappings of host memory (141, 142, 144, 145).
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -111,6 +111,9 @@ inline bool device_attribute(int number, int device, int *value) {
   case 120: // thread block clusters and
   case 127: // tensor maps came with sm_90
     *value = gpu.cc_major >= 9 ? 1 : 0;
+    return true;
+  case 132: // multicast: torch takes it for NCCL's own memory (ncclMemAlloc), which is emulated; its objects are not
+    *value = gpu.cc_major >= 9 && gpu.nvlinks > 0 ? 1 : 0;
     return true;
   default:
     break;

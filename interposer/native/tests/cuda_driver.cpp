@@ -30,7 +30,7 @@ static void devices() {
   OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
   CHECK_EQUAL(value, 9);
   OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device));
-  CHECK_EQUAL(value, 0);
+  CHECK_EQUAL(value, 1); // by NVLink switches, as on any H100 SXM
   OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
   CHECK_EQUAL(value, 1);
   FAILS(cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(0), device), CUDA_ERROR_INVALID_VALUE);

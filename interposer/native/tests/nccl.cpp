@@ -294,6 +294,18 @@ static void a_communicator_takes_device_memory_until_it_ends_or_is_suspended() {
   mem_free(buffer);
 }
 
+extern "C" ncclResult_t ncclPutSignal(const void *, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
+                                      unsigned, ncclComm_t, cudaStream_t);
+extern "C" ncclResult_t pncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void **);
+
+static void what_reaches_into_another_ranks_memory_is_refused_in_words() {
+  char byte = 0;
+  CHECK_EQUAL(ncclPutSignal(&byte, 1, ncclInt8, 1, nullptr, 0, 0, 0, 0, nullptr, nullptr), ncclInvalidUsage);
+  CHECK(strstr(ncclGetLastError(nullptr), "ncclPutSignal: access to the memory of another rank is not emulated"));
+  void *pointer;
+  CHECK_EQUAL(pncclGetPeerDevicePointer(nullptr, 0, 1, &pointer), ncclInvalidUsage);
+}
+
 static void memory_comes_in_whole_chunks() {
   size_t before, after;
   mem_info(0, &before, nullptr);
@@ -320,6 +332,7 @@ int main() {
   a_communicator_ends_in_order_or_at_once();
   a_communicator_grows_by_members_that_know_its_unique_id();
   a_communicator_takes_device_memory_until_it_ends_or_is_suspended();
+  what_reaches_into_another_ranks_memory_is_refused_in_words();
   memory_comes_in_whole_chunks();
   return test::result();
 }

@@ -4,8 +4,9 @@
 to somebody is thin::
 
     watches (handlers, kopf)      put the key of an object into the queue, and keep small facts about pods (world)
+    watch of the cores (cores)    asks running simulations; puts the key into the queue when one says something new
       └─ queue                    each key at most once; one worker per key; back-off
-           └─ reconcile           reads the object, asks the core, executes a decision
+           └─ reconcile           reads the object, executes a decision
                 ├─ decide         (object, world, time) -> status to write, what to make and what to delete
                 │    └─ status    conditions, reasons, failures, figures
                 ├─ builders       (object, attempt) -> manifests

@@ -20,11 +20,12 @@ from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import handlers
 from eidolon_operator.kubernetes import settings as configuration
-from eidolon_operator.kubernetes.client import Api, Cores
+from eidolon_operator.kubernetes.client import Api
+from eidolon_operator.kubernetes.cores import Cores, CoreWatch
 from eidolon_operator.kubernetes.queue import Workers
 from eidolon_operator.kubernetes.reconcile import Reconciler
 from eidolon_operator.kubernetes.settings import Settings, SettingsError
-from eidolon_operator.kubernetes.world import Pods
+from eidolon_operator.kubernetes.world import Key, Pods
 
 _log = logging.getLogger("eidolon_operator")
 
@@ -33,9 +34,14 @@ async def operate(settings: Settings, stop: asyncio.Event) -> bool:
     """Runs the operator until told to stop; False if a part of it ended by itself."""
     loop = asyncio.get_running_loop()
     api, cores, pods = await Api.connect(), Cores(), Pods()
-    reconciler = Reconciler(api, cores, pods, settings)
+
+    def look_at(key: Key) -> None:
+        workers.add(key)
+
+    core_watch = CoreWatch(cores.read, look_at)
+    reconciler = Reconciler(api, core_watch, pods, settings)
     workers = Workers(reconciler.reconcile)
-    resync = handlers.Resync(api, workers, pods, settings, clock=loop.time)
+    resync = handlers.Resync(api, workers, pods, reconciler.versions, settings, clock=loop.time)
     health = await handlers.serve_health(resync, settings.port)
 
     async def watch_and_work() -> None:
@@ -60,6 +66,7 @@ async def operate(settings: Settings, stop: asyncio.Event) -> bool:
         task.cancel()
     await asyncio.gather(working, stopped, return_exceptions=True)
     await health.cleanup()
+    await core_watch.close()
     await cores.close()
     await api.close()
     return orderly

@@ -12,6 +12,7 @@ Volumes in memory count as the pod's memory, so their limits are computed from t
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ HTTP_PORT: Final = 8080
 DCGM_PORT: Final = 9400
 MASTER_PORT: Final = 29500  # of torch.distributed, on server 0
 TERMINATION: Final = "FallbackToLogsOnError"
+CONFIG: Final = "/etc/eidolon"  # where core and agents find the Secret of the attempt
+PLAN: Final = "plan.json"
 
 _MIB: Final = 1 << 20
 #: In the shared directory beside the rings: configuration, exit state, what the launcher found.
@@ -62,36 +65,26 @@ class Attempt:
         return self.spec.name
 
 
-def plan_name(attempt: Attempt) -> str:
-    return f"{attempt.name}-plan-{attempt.number}"
-
-
-def ingest_name(attempt: Attempt) -> str:
+def secret_name(attempt: Attempt) -> str:
     return f"{attempt.name}-ingest-{attempt.number}"
 
 
-def build_plan(attempt: Attempt) -> Manifest:
-    """ConfigMap with the plan; its token is in the Secret."""
+def build_secret(attempt: Attempt, credentials: Mapping[str, str]) -> Manifest:
+    """The Secret of the attempt: what core and agents are told (the plan), and how they know each other.
+
+    One object and not two, since both are made once, for the same readers, and never change: whoever is operator when
+    the attempt's pods are made, they get the plan that it began with.
+    """
     plan = planning.build(attempt.spec, source=attempt.name, token="", attempt=attempt.number)
-    del plan.document["core"]["token"]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(attempt, plan_name(attempt)),
-        "immutable": True,
-        "data": {"plan.json": json.dumps(plan.document, sort_keys=True)},
-    }
-
-
-def build_ingest(attempt: Attempt, data: Mapping[str, str]) -> Manifest:
-    """Secret with token and certificate of the attempt."""
+    del plan.document["core"]["token"]  # it is a file of its own
+    text = json.dumps(plan.document, sort_keys=True)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _metadata(attempt, ingest_name(attempt)),
+        "metadata": _metadata(attempt, secret_name(attempt)),
         "type": "Opaque",
         "immutable": True,
-        "data": dict(data),
+        "data": {PLAN: base64.b64encode(text.encode()).decode(), **credentials},
     }
 
 
@@ -136,13 +129,13 @@ def build_core_pod(attempt: Attempt) -> Manifest:
         "imagePullPolicy": runtime["imagePullPolicy"],
         "command": ["python3", "-m", "eidolon_simcore"],
         "args": [
-            *("--plan", "/etc/eidolon/plan/plan.json"),
+            *("--plan", f"{CONFIG}/{PLAN}"),
             *("--listen", f"0.0.0.0:{INGEST_PORT}"),
             # A claim is the user's, and may hold other runs.
             *("--out", f"{out}/{attempt.name}-{attempt.number}" if claim else out),
             *("--http", f"0.0.0.0:{HTTP_PORT}"),
             *("--dcgm", f"0.0.0.0:{DCGM_PORT}"),
-            *("--tls", "/etc/eidolon/tls"),
+            *("--tls", CONFIG),
             "--linger",
         ],
         # The page of DCGM-shaped metrics names pods as dcgm-exporter does.
@@ -160,8 +153,7 @@ def build_core_pod(attempt: Attempt) -> Manifest:
         "securityContext": _container_security(),
         "terminationMessagePolicy": TERMINATION,
         "volumeMounts": [
-            {"name": "eidolon-plan", "mountPath": "/etc/eidolon/plan", "readOnly": True},
-            {"name": "eidolon-tls", "mountPath": "/etc/eidolon/tls", "readOnly": True},
+            {"name": "eidolon-config", "mountPath": CONFIG, "readOnly": True},
             {"name": "eidolon-out", "mountPath": out},
             {"name": "eidolon-tmp", "mountPath": "/tmp"},
         ],
@@ -180,8 +172,7 @@ def build_core_pod(attempt: Attempt) -> Manifest:
             **scheduling,
             "containers": [container],
             "volumes": [
-                _plan_volume(attempt),
-                _tls_volume(attempt, ("token", "tls.crt", "tls.key")),
+                _config_volume(attempt, (PLAN, "token", "tls.crt", "tls.key")),
                 {"name": "eidolon-out", **volume},
                 {"name": "eidolon-tmp", "emptyDir": {"sizeLimit": "64Mi"}},
             ],
@@ -214,11 +205,11 @@ def build_server_pod(attempt: Attempt, server: int) -> Manifest:
         "restartPolicy": "Always",
         "command": ["python3", "-m", "eidolon_interposer.agent"],
         "args": [
-            *("--plan", "/etc/eidolon/plan/plan.json"),
+            *("--plan", f"{CONFIG}/{PLAN}"),
             *("--server", str(server)),
             *("--dir", "/run/eidolon"),
             *("--core", core),
-            *("--tls", "/etc/eidolon/tls"),
+            *("--tls", CONFIG),
             *("--connect-timeout", str(spec.startup_timeout_s)),
         ],
         "resources": _resources(runtime["agentResources"]),
@@ -226,8 +217,7 @@ def build_server_pod(attempt: Attempt, server: int) -> Manifest:
         "terminationMessagePolicy": TERMINATION,
         "volumeMounts": [
             {"name": "eidolon-run", "mountPath": "/run/eidolon"},
-            {"name": "eidolon-plan", "mountPath": "/etc/eidolon/plan", "readOnly": True},
-            {"name": "eidolon-tls", "mountPath": "/etc/eidolon/tls", "readOnly": True},
+            {"name": "eidolon-config", "mountPath": CONFIG, "readOnly": True},
         ],
     }
     workload: Manifest = {
@@ -276,8 +266,7 @@ def build_server_pod(attempt: Attempt, server: int) -> Manifest:
                 {"name": "eidolon-bin", "emptyDir": {"sizeLimit": "1Gi"}},
                 *({"name": n, "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(size)}} for n, size in memory),
                 {"name": "eidolon-scratch", "emptyDir": {}},
-                _plan_volume(attempt),
-                _tls_volume(attempt, ("token", "tls.crt")),
+                _config_volume(attempt, (PLAN, "token", "tls.crt")),
                 *work["volumes"],
             ],
         },
@@ -416,15 +405,12 @@ def _container_security(*, read_only: bool = True) -> Manifest:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **rest}
 
 
-def _plan_volume(attempt: Attempt) -> Manifest:
-    return {"name": "eidolon-plan", "configMap": {"name": plan_name(attempt)}}
-
-
-def _tls_volume(attempt: Attempt, keys: tuple[str, ...]) -> Manifest:
+def _config_volume(attempt: Attempt, keys: tuple[str, ...]) -> Manifest:
     # The group of the volumes can read it; where the cluster chooses users, it is mounted for whoever runs.
     mode = 0o440 if "fsGroup" in attempt.runtime else 0o444
     items = [{"key": key, "path": key} for key in keys]
-    return {"name": "eidolon-tls", "secret": {"secretName": ingest_name(attempt), "defaultMode": mode, "items": items}}
+    secret = {"secretName": secret_name(attempt), "defaultMode": mode, "items": items}
+    return {"name": "eidolon-config", "secret": secret}
 
 
 def _resources(given: Mapping[str, Mapping[str, str]]) -> Manifest:

@@ -1,4 +1,4 @@
-"""The API server and the simulation cores, as the operator uses them.
+"""The API server, as the operator uses it.
 
 Plain JSON over the official asynchronous client (``kubernetes.aio``), which brings credentials, TLS and their renewal.
 Its generated models are left aside: of a thousand pods only a few words are kept, and what is written comes from the
@@ -8,7 +8,6 @@ builders as JSON already. Every request has a time limit, so that nothing here c
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,11 +16,10 @@ import aiohttp
 from kubernetes.aio import client as aio_client
 from kubernetes.aio import config as aio_config
 
-from eidolon_operator.kubernetes.builders import HTTP_PORT, MANAGER
-from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key
+from eidolon_operator.kubernetes.builders import MANAGER
+from eidolon_operator.kubernetes.world import ApiError
 
 TIMEOUT_S: Final = 30.0
-CORE_TIMEOUT_S: Final = 3.0
 PAGE: Final = 500
 
 PLURAL: Final = "simulatedclusters"
@@ -131,32 +129,6 @@ class Api:
             raise _error(response.status, data)
         found: dict[str, Any] = json.loads(data)
         return found
-
-
-class Cores:
-    """Reads ``/status`` of simulation cores."""
-
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-
-    async def read(self, key: Key, address: str) -> CoreReading:
-        """What the core at an address says. Never raises: no answer is a reading, too."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CORE_TIMEOUT_S))
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{HTTP_PORT}/status"
-        try:
-            async with self._session.get(url) as response:
-                document = await response.json(content_type=None)
-                if response.status != 200 or not isinstance(document, dict) or "state" not in document:
-                    return CoreReading(time.time(), None, f"{url} answers {response.status}")
-                return CoreReading(time.time(), document)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return CoreReading(time.time(), None, f"{url}: {str(error) or type(error).__name__}")
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
 
 
 def _error(status: int, data: bytes) -> ApiError:

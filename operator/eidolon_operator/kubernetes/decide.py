@@ -14,7 +14,7 @@ What is final stays: the object is only cleaned up (workloads that still run, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,8 +22,6 @@ from eidolon_operator.kubernetes.status import FINAL, Draft, Kind, Phase, Reason
 from eidolon_operator.kubernetes.world import WORKLOAD, PodState, World, seconds, timestamp
 from eidolon_operator.spec import Spec
 
-#: The core is asked at most so often.
-POLL_S: Final = 5.0
 #: What could not be made is tried again after so long.
 RETRY_S: Final = 15.0
 #: How long the core has to say what a failed workload means, before the pod's own words count.
@@ -48,10 +46,10 @@ class Decision:
 
     status: Status
     delete: tuple[PodState, ...] = ()
-    #: Names of pods to make; what they need (services, plan, secret) is made before the first.
+    #: Names of pods to make; what they need (services, secret) is made before the first.
     make: tuple[str, ...] = ()
     delete_object: bool = False
-    again_s: float | None = None  #: look again after so long, at the latest
+    again_s: float | None = None  #: look again after so long, if nothing happens before; None: only then
 
 
 def core_name(name: str) -> str:
@@ -70,17 +68,20 @@ def decide(
     now: float,
     runtime: Mapping[str, Any],
     why: str = "",
+    unknown: Sequence[str] = (),
 ) -> Decision:
     """The decision on an object.
 
-    ``spec`` is None where the object cannot be run, with ``why``; ``runtime`` is what a new attempt would be made with;
-    ``world`` holds the pods that the object owns.
+    ``spec`` is None where the object cannot be run, with ``why``; ``unknown`` are its fields that were left aside;
+    ``runtime`` is what a new attempt would be made with; ``world`` holds the pods that the object owns.
     """
     old = document.get("status") or {}
     draft = Draft(old, generation=document["metadata"]["generation"], now=now)
+    operator = f"operator {runtime['version']}"
     if spec is None:
-        return _invalid(document, draft, old, why)
-    step = _Step(spec, document["metadata"]["namespace"], world, draft, old, now, runtime)
+        return _invalid(document, draft, old, f"{why} ({operator})")
+    aside = [f"{field} is not known to {operator} and left aside: the definition is newer" for field in unknown]
+    step = _Step(spec, document["metadata"]["namespace"], world, draft, old, now, runtime, aside)
     if old.get("phase") in FINAL:
         return step.clean_up()
     if spec.suspend:
@@ -89,7 +90,13 @@ def decide(
 
 
 def _invalid(document: Mapping[str, Any], draft: Draft, old: Mapping[str, Any], why: str) -> Decision:
-    """It fails, and stays as long as any other that is over."""
+    """It fails, and stays as long as any other that is over.
+
+    But not in the middle of an attempt: a spec cannot change, so it was begun by an operator that knew more.
+    """
+    if old.get("attempt") and old.get("phase") not in FINAL:
+        draft.note([f"left alone: {why}"])
+        return Decision(draft.done())
     ttl_s = float(document["spec"].get("ttlSecondsAfterFinished", DEFAULT_TTL_S))
     if old.get("phase") in FINAL:
         left_s = (seconds(old.get("completionTime")) or draft.now) + ttl_s - draft.now
@@ -125,6 +132,7 @@ class _Step:
         old: Mapping[str, Any],
         now: float,
         runtime: Mapping[str, Any],
+        aside: Sequence[str],
     ) -> None:
         self.spec = spec
         self.namespace = namespace
@@ -133,8 +141,10 @@ class _Step:
         self.old = old
         self.now = now
         self.runtime = runtime
+        self.aside = aside  # notes on what is not understood
         self.attempt = int(old.get("attempt", 0))
         self.delete: list[PodState] = []
+        self.waits: list[float] = []  # in how many seconds time itself may change the decision
         self.core_name = core_name(spec.name)
         self.server_names = [server_name(spec.name, index) for index in range(spec.servers)]
         draft["gpus"] = spec.servers * spec.gpus_per_server
@@ -188,6 +198,8 @@ class _Step:
         self.delete += [pod for pod in self.world.pods.values() if pod.attempt != self.attempt and not pod.terminating]
 
         core = self._answer()
+        told = core.get("notes", ()) if core is not None else draft.get("notes", ())
+        draft.note([*self.aside, *(line for line in told if line not in self.aside)])
         if core is not None:
             figures(draft, core)
             if _begun(core) and not draft.get("runningTime"):
@@ -247,8 +259,9 @@ class _Step:
         lost = self._missing(core)
         return self._server_lost(lost, "") if lost else None
 
-    def _server_lost(self, lost: list[str], message: str) -> Decision:
-        message = message or f"lost after the run had begun: {names(lost)}"
+    def _server_lost(self, lost: list[str], told: str) -> Decision:
+        """``told``: the core's word for it, where it was the first to notice."""
+        message = "; ".join(filter(None, (f"lost after the run had begun: {names(lost)}" if lost else "", told)))
         pods = {pod.name: pod for pod in self._servers()}
         for name in lost:
             told = pods[name].message if name in pods and pods[name].message else "the pod is gone"
@@ -284,6 +297,7 @@ class _Step:
         ended = [ended for pod in failed for ended in pod.ended]
         age = self.now - min((item.at for item in ended), default=self.now - VERDICT_S)
         if age < VERDICT_S:
+            self.waits.append(VERDICT_S - age)
             return None
         pod = failed[0]
         words = [f"container {e.container} ended with exit code {e.exit_code}: {e.line or e.reason}" for e in pod.ended]
@@ -295,11 +309,11 @@ class _Step:
         began, running = seconds(self.draft.get("startTime")), seconds(self.draft.get("runningTime"))
         if running is not None:
             limit = self.spec.time_limit_s
-            if limit is None or self.now - running < limit + TIME_LIMIT_MARGIN_S:
+            if limit is None or self._before(running + limit + TIME_LIMIT_MARGIN_S):
                 return None
             self.delete += [pod for pod in self._servers() if not pod.finished and not pod.terminating]
             return self._end(Phase.FAILED, Reason.TIME_LIMIT_EXCEEDED, f"the run took longer than {limit:g} s")
-        if began is None or self.now - began < self.spec.startup_timeout_s + STARTUP_MARGIN_S:
+        if began is None or self._before(began + self.spec.startup_timeout_s + STARTUP_MARGIN_S):
             return None
         missing = [name for name in (self.core_name, *self.server_names) if not self._is_ready(name)]
         told = [f"{name}: {text}" for name in missing[:5] if (text := self._why(name))]
@@ -307,6 +321,12 @@ class _Step:
             f"; {t}" for t in told
         )
         return self._end(Phase.FAILED, Reason.SERVERS_NOT_READY, message)
+
+    def _before(self, deadline: float) -> bool:
+        """Whether a time is still to come; if so it is waited for."""
+        if self.now < deadline:
+            self.waits.append(deadline - self.now)
+        return self.now < deadline
 
     def _end(self, phase: Phase, reason: str, message: str) -> Decision:
         if phase == Phase.FAILED:
@@ -322,9 +342,9 @@ class _Step:
         # While anything of another attempt is there, its core would hear the new agents.
         free = all(pod.attempt == self.attempt for pod in self.world.pods.values())
         make = [name for name in wanted if name not in taken] if free else []
-        again = POLL_S if self._pod(self.core_name) is not None or not make else 1.0
         if self.world.refused:
-            again = RETRY_S
+            self.waits.append(RETRY_S)
+        again = min(self.waits, default=None)
         return Decision(self.draft.done(), delete=tuple(self.delete), make=tuple(make), again_s=again)
 
     # -- what is -----------------------------------------------------------------------------------------------------
@@ -410,8 +430,8 @@ class _Step:
         if any(pod is not None and pod.terminating for pod in states.values()):
             waited = [name for name, pod in states.items() if pod is not None and pod.terminating]
             return Reason.TERMINATING, f"waiting for the end of {names(waited)}"
-        if any(pod is None for pod in states.values()):
-            return Reason.CREATING, f"being made: {names(name for name, pod in states.items() if pod is None)}"
+        if unseen := [name for name, pod in states.items() if pod is None]:
+            return Reason.CREATING, f"being made and started: {names(unseen)}"
         return Reason.STARTING, f"starting: {names(missing)}"
 
     def _waiting(self, core: Mapping[str, Any] | None) -> str:

@@ -31,7 +31,8 @@ def notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Note]:
     if attempt != old.get("attempt") and attempt:
         if new.get("restarts", 0) > old.get("restarts", 0):
             yield Note(True, "Restarting", _condition(new, Kind.RUNNING).get("message", ""))
-        yield Note(False, "AttemptStarted", f"attempt {attempt} begins")
+        if attempt > 1:  # that a new object begins is no news
+            yield Note(False, "AttemptStarted", f"attempt {attempt} begins")
     phase = new.get("phase")
     if phase != old.get("phase"):
         if phase == Phase.RUNNING:

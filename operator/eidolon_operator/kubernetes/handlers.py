@@ -1,7 +1,8 @@
 """The wiring to kopf: watches that put keys into the queue, a resync, and the health of both.
 
 kopf watches and nothing else. Its handlers here are of the plain ``on.event`` kind, which keep nothing on the objects:
-no finalizer, no annotation, no patch. What they are told is a hint; what counts is read anew (:mod:`.reconcile`).
+no finalizer, no annotation, no patch. What they are told is a hint; what counts is read anew (:mod:`.reconcile`). Hints
+that say nothing new are dropped: the echo of a status that the operator has written, a pod that is told of again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ PLURAL: Final = "simulatedclusters"
 #: Without a resync that worked for so many intervals the operator is not well.
 STALE_RESYNCS: Final = 3
 TOKEN_AGE: Final = dt.timedelta(minutes=5)
+#: How a pod comes up is looked at after so long: it mostly does with its neighbours. Its end is looked at at once.
+PODS_S: Final = 2.0
 
 
 def registry(
@@ -50,9 +53,21 @@ def registry(
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await (connect or connection)()
 
+    seen: dict[Key, tuple[str, int, bool]] = {}
+
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
-    async def on_object(body: kopf.Body, **_: Any) -> None:
-        workers.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
+    async def on_object(event: Mapping[str, Any], **_: Any) -> None:
+        metadata = event["object"]["metadata"]
+        key = Key(metadata["namespace"], metadata["name"])
+        # The generation counts changes of the spec. Status is written by nobody else; should it be, a resync finds it.
+        now = metadata["uid"], metadata.get("generation", 0), "deletionTimestamp" in metadata
+        if event.get("type") == "DELETED":
+            seen.pop(key, None)
+        elif seen.get(key) == now:
+            return
+        else:
+            seen[key] = now
+        workers.add(key)
 
     @kopf.on.event("", "v1", "pods", labels={LABEL_OBJECT: kopf.PRESENT}, registry=found)
     async def on_pod(event: Mapping[str, Any], **_: Any) -> None:
@@ -63,9 +78,9 @@ def registry(
         state = pod_state(pod)
         if event.get("type") == "DELETED":
             pods.drop(key, state.name, state.uid)
-        else:
-            pods.put(key, state)
-        workers.add(key)
+            workers.add(key)
+        elif pods.put(key, state):
+            workers.add(key, 0.0 if state.terminating or state.finished else PODS_S)
 
     return found
 
@@ -89,32 +104,47 @@ async def connection() -> kopf.ConnectionInfo:
 
 
 class Resync:
-    """Lists everything again and again: once at the start, before anything is decided, then at every interval."""
+    """Lists everything again and again: once at the start, before anything is decided, then at every interval.
+
+    Into the queue come those objects of the list that were not looked at as they are now, or whose pods have changed.
+    ``looked_at``: the version in which each object was looked at last.
+    """
 
     def __init__(
-        self, api: Api, workers: Workers, pods: Pods, settings: Settings, *, clock: Callable[[], float]
+        self,
+        api: Api,
+        workers: Workers,
+        pods: Pods,
+        looked_at: Mapping[Key, str],
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self._api = api
         self._workers = workers
         self._pods = pods
+        self._looked_at = looked_at
         self._settings = settings
         self._clock = clock
         self.ready = False
         self.last = clock()  #: when it last worked; at first, when the operator began
 
     async def once(self) -> None:
-        """Lists pods and objects, and puts every object into the queue."""
-        keys: set[Key] = set()
+        """Lists pods and objects, and puts into the queue what is new, changed or gone."""
+        found: dict[Key, str] = {}
         for namespace in self._settings.namespaces or (None,):
             objects, _ = await self._api.list(objects_path(namespace))
-            keys |= {Key(item["metadata"]["namespace"], item["metadata"]["name"]) for item in objects}
+            for metadata in (item["metadata"] for item in objects):
+                found[Key(metadata["namespace"], metadata["name"])] = metadata["resourceVersion"]
         listed, versions = [], []
         for namespace in self._settings.namespaces or (None,):
             items, version = await self._api.list(core_path("pods", namespace), selector=MANAGED_BY)
             versions.append(version)
             listed += [(key, pod_state(pod)) for pod in items if (key := key_of(pod)) is not None]
-        self._pods.replace(listed, version=min(versions))
-        for key in keys:
+        changed = self._pods.replace(listed, version=min(versions))
+        changed |= {key for key, version in found.items() if self._looked_at.get(key) != version}
+        changed |= self._looked_at.keys() - found.keys()
+        for key in changed:
             self._workers.add(key)
         self.ready, self.last = True, self._clock()
 

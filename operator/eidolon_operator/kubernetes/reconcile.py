@@ -2,7 +2,9 @@
 
 :meth:`Reconciler.reconcile` reads the object anew, gathers the world around it, asks :func:`decide` and does what it
 says. It may be interrupted anywhere and run again: names are deterministic, pods and secrets are only ever created
-(that one is there already is fine if it is ours), and everything else is server-side apply.
+(that one is there already is fine if it is ours), and everything else is server-side apply. What makes a reconcile
+necessary is found out without asking the API server (:mod:`.handlers`, :mod:`.cores`), so that an object at which
+nothing happens costs it nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +15,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from eidolon_operator import plan as planning
+from eidolon_operator import schema
 from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import builders, certificate
 from eidolon_operator.kubernetes.builders import Attempt
 from eidolon_operator.kubernetes.client import core_path, objects_path
-from eidolon_operator.kubernetes.decide import POLL_S, Decision, core_name, decide, server_name
+from eidolon_operator.kubernetes.decide import Decision, core_name, decide, server_name
 from eidolon_operator.kubernetes.events import build_event, notes
 from eidolon_operator.kubernetes.settings import Settings
-from eidolon_operator.kubernetes.status import FINAL, Reason
+from eidolon_operator.kubernetes.status import FINAL, Phase, Reason
 from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, PodState, Refusal, World, pod_state
 from eidolon_operator.spec import Spec, SpecError
 
@@ -31,8 +34,6 @@ _log = logging.getLogger(__name__)
 
 #: Pods of one object that are asked for at a time.
 PARALLEL: Final = 16
-#: What changes with a newer operator; pods and secrets are only ever created.
-_APPLIED: Final = ("services", "configmaps")
 #: Pods that are looked up one by one, in case only the watch lost them.
 LOOKUPS: Final = 5
 
@@ -47,7 +48,9 @@ class Api(Protocol):
 
 
 class Cores(Protocol):
-    async def read(self, key: Key, address: str) -> CoreReading: ...
+    """What is needed of :class:`eidolon_operator.kubernetes.cores.CoreWatch`."""
+
+    def follow(self, key: Key, pod: PodState | None) -> CoreReading | None: ...
 
 
 @dataclass(slots=True)
@@ -55,10 +58,8 @@ class _Memory:
     """What is remembered of an object between two looks; losing it costs a few requests."""
 
     uid: str
-    reading: CoreReading | None = None
-    read_from: str = ""  #: UID of the core's pod
     refused: dict[str, Refusal] = field(default_factory=dict)
-    prepared: int = 0  #: attempt whose plan, secret and services are known to be there
+    prepared: int = 0  #: attempt whose secret and services are known to be there
 
 
 class Reconciler:
@@ -79,22 +80,28 @@ class Reconciler:
         self._runtime = settings.runtime()
         self._clock = clock
         self._memory: dict[Key, _Memory] = {}
+        #: The versions in which objects were last looked at, what was then written included.
+        self.versions: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Looks at an object; returns in how many seconds to look again, or None if only an event can matter."""
         document = await self._api.get(objects_path(*key))
         if document is None or "deletionTimestamp" in document["metadata"]:
             self._memory.pop(key, None)  # the garbage collector does the rest
+            self.versions.pop(key, None)
+            self._cores.follow(key, None)
             return None
         uid = document["metadata"]["uid"]
         memory = self._memory.get(key)
         if memory is None or memory.uid != uid:
             memory = self._memory[key] = _Memory(uid)
-        spec, why = _spec(document)
+        found = _read(document)
+        spec = found.spec
 
         world = await self._world(key, document, spec, memory)
-        decision = self._decide(document, spec, why, world)
+        decision = self._decide(document, found, world)
         document = await self._write(document, decision)
+        self.versions[key] = document["metadata"]["resourceVersion"]
         if decision.delete_object:
             _log.info("%s: its time is over: deleted", key)
             await self._api.delete(objects_path(*key), uid=uid)
@@ -108,27 +115,25 @@ class Reconciler:
         if refused == memory.refused:
             return decision.again_s
         memory.refused = refused  # it shows in the conditions
-        decision = self._decide(document, spec, why, await self._world(key, document, spec, memory))
-        await self._write(document, decision)
+        decision = self._decide(document, found, await self._world(key, document, spec, memory))
+        document = await self._write(document, decision)
+        self.versions[key] = document["metadata"]["resourceVersion"]
         return decision.again_s
 
-    def _decide(self, document: Mapping[str, Any], spec: Spec | None, why: str, world: World) -> Decision:
-        return decide(document, spec, world, now=self._clock(), runtime=self._runtime, why=why)
+    def _decide(self, document: Mapping[str, Any], found: _Found, world: World) -> Decision:
+        now, runtime = self._clock(), self._runtime
+        return decide(document, found.spec, world, now=now, runtime=runtime, why=found.why, unknown=found.unknown)
 
     # -- read --------------------------------------------------------------------------------------------------------
 
     async def _world(self, key: Key, document: Mapping[str, Any], spec: Spec | None, memory: _Memory) -> World:
         status = document.get("status") or {}
-        if spec is not None and status.get("runningTime") and status.get("phase") not in (*FINAL, "Suspended"):
+        over = status.get("phase") in FINAL
+        if spec is not None and status.get("runningTime") and not over and status.get("phase") != Phase.SUSPENDED:
             await self._look_up(key, spec)
         own = {name: pod for name, pod in self._pods.of(key).items() if pod.owner == memory.uid}
-        core = own.get(core_name(key.name))
-        if core is None or core.uid != memory.read_from:
-            memory.reading, memory.read_from = None, core.uid if core is not None else ""
-        old = memory.reading is None or self._clock() - memory.reading.at >= POLL_S
-        if core is not None and core.ready and core.address and old and status.get("phase") not in FINAL:
-            memory.reading = await self._cores.read(key, core.address)
-        return World(pods=own, core=memory.reading, refused=dict(memory.refused))
+        reading = self._cores.follow(key, None if over else own.get(core_name(key.name)))
+        return World(pods=own, core=reading, refused=dict(memory.refused))
 
     async def _look_up(self, key: Key, spec: Spec) -> None:
         """A pod that is missing during a run ends it: so ask for it before that is believed."""
@@ -162,7 +167,7 @@ class Reconciler:
                 await self._api.create(core_path("events", metadata["namespace"]), event)
             except ApiError as error:  # told in vain: nothing depends on it
                 _log.debug("event: %s", error)
-        return {**document, "status": written.get("status", decision.status)}
+        return {**document, **written}
 
     async def _delete(self, key: Key, pods: Iterable[PodState]) -> None:
         gate = asyncio.Semaphore(PARALLEL)
@@ -195,22 +200,18 @@ class Reconciler:
         return refused
 
     async def _prepare(self, key: Key, attempt: Attempt) -> dict[str, Refusal]:
-        """Plan, secret and services; the plan and secret of the attempt before go."""
+        """Services and secret; the secret of the attempt before goes."""
+        now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
         for kind, manifest in (
             ("services", builders.build_headless_service(attempt)),
             ("services", builders.build_core_service(attempt)),
-            ("configmaps", builders.build_plan(attempt)),
+            ("secrets", builders.build_secret(attempt, certificate.make(now))),
         ):
             if refusal := await self._create(key, attempt, kind, manifest):
                 return {core_name(attempt.name): refusal}
-        now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
-        secret = builders.build_ingest(attempt, certificate.make(now))
-        if refusal := await self._create(key, attempt, "secrets", secret):
-            return {core_name(attempt.name): refusal}
         if attempt.number > 1:
             before = Attempt(attempt.spec, attempt.namespace, attempt.uid, attempt.number - 1, attempt.runtime)
-            await self._api.delete(core_path("configmaps", key.namespace, builders.plan_name(before)))
-            await self._api.delete(core_path("secrets", key.namespace, builders.ingest_name(before)))
+            await self._api.delete(core_path("secrets", key.namespace, builders.secret_name(before)))
         return {}
 
     async def _create(self, key: Key, attempt: Attempt, kind: str, manifest: Mapping[str, Any]) -> Refusal | None:
@@ -230,25 +231,33 @@ class Reconciler:
             if (refusal := _not_ours(there, attempt)) is not None:
                 return refusal
             made = there
-            if kind in _APPLIED:
+            if kind == "services":  # they may change with a newer operator; the others are only ever created
                 await self._api.apply(core_path(kind, key.namespace, name), manifest)
         if kind == "pods":
             self._pods.put(key, pod_state(made))
         return None
 
 
-def _spec(document: Mapping[str, Any]) -> tuple[Spec | None, str]:
-    """The spec, or None and why the object cannot be run."""
+class _Found(NamedTuple):
+    """What an object asks for, as far as this version understands it."""
+
+    spec: Spec | None
+    why: str = ""  #: if there is no spec: why the object cannot be run
+    unknown: tuple[str, ...] = ()  #: fields that are left aside; the definition in the cluster may be a newer one
+
+
+def _read(document: Mapping[str, Any]) -> _Found:
     plain = {key: document[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in document}
     name = document["metadata"]["name"]
+    plain, unknown = schema.pruned(specs.object_schema(), plain)
     try:
         spec = specs.parse(plain, source=name)
         planning.build(spec, source=name, token="")
     except SpecError as error:
-        return None, "; ".join(str(problem) for problem in error.problems)
+        return _Found(None, "; ".join(str(problem) for problem in error.problems))
     if spec.workload.image is None:
-        return None, "spec.workload.image: is required in a cluster"
-    return spec, ""
+        return _Found(None, "spec.workload.image: is required in a cluster")
+    return _Found(spec, unknown=tuple(unknown))
 
 
 def _pod(attempt: Attempt, name: str) -> dict[str, Any]:

@@ -96,7 +96,10 @@ class Draft:
     def __init__(self, old: Mapping[str, Any], *, generation: int, now: float) -> None:
         self.now = now
         self._generation = generation
-        self._conditions: dict[str, dict[str, Any]] = {c["type"]: dict(c) for c in old.get("conditions", ())}
+        # Of a newer operator there may be others: they go, since nobody keeps them true.
+        self._conditions: dict[str, dict[str, Any]] = {
+            c["type"]: dict(c) for c in old.get("conditions", ()) if c["type"] in set(Kind)
+        }
         self._fields: Status = {key: value for key, value in old.items() if key != "conditions"}
         self._fields["observedGeneration"] = generation
 
@@ -132,6 +135,10 @@ class Draft:
             "lastTransitionTime": since,
         }
 
+    def note(self, lines: Iterable[str]) -> None:
+        """Sets what is to be said of how exact the run is, and of what is not understood."""
+        self["notes"] = [cut(line, MAX_NOTE) for line in lines][:MAX_NOTES] or None
+
     def fail(self, attempt: int, pod: PodState | None, reason: str, message: str, ended: Ended | None = None) -> None:
         """Adds to the list of failures, once per pod, container and attempt."""
         entry: dict[str, Any] = {"attempt": attempt}
@@ -154,7 +161,7 @@ class Draft:
 
 
 def figures(draft: Draft, core: Mapping[str, Any]) -> None:
-    """What the simulation core says of the run's speed and size, and of how exact that is."""
+    """What the simulation core says of the run's speed and size."""
     step = core.get("step")
     if step:
         draft["step"] = int(step["index"])
@@ -166,8 +173,6 @@ def figures(draft: Draft, core: Mapping[str, Any]) -> None:
     if peak := core.get("peak_bytes"):
         draft["peakMemoryBytes"] = int(peak)
         draft["peakMemory"] = format_bytes(peak)
-    if notes := core.get("notes"):
-        draft["notes"] = [cut(note, MAX_NOTE) for note in notes[:MAX_NOTES]]
     if shares := core.get("cost_share"):
         draft["costCoverage"] = {name: round(float(share), 4) for name, share in shares.items()}
 

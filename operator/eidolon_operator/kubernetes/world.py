@@ -84,7 +84,7 @@ class PodState:
     message: str = ""
     ended: tuple[Ended, ...] = ()
     address: str = ""
-    version: int = 0
+    version: int = field(default=0, compare=False)  #: newer words may say the same
 
     @property
     def failed(self) -> bool:
@@ -103,7 +103,6 @@ class PodState:
 class CoreReading:
     """One answer of the simulation core, or why there was none."""
 
-    at: float
     document: Mapping[str, Any] | None = None
     error: str = ""
 
@@ -164,11 +163,13 @@ class Pods:
     def keys(self) -> Iterable[Key]:
         return self._by_key.keys()
 
-    def put(self, key: Key, state: PodState) -> None:
-        """Takes in a pod, unless something newer is known of it."""
+    def put(self, key: Key, state: PodState) -> bool:
+        """Takes in a pod, unless something newer is known of it. Whether that says anything new."""
         known = self._by_key.setdefault(key, {}).get(state.name)
-        if known is None or known.uid != state.uid or state.version >= known.version:
-            self._by_key[key][state.name] = state
+        if known is not None and known.uid == state.uid and state.version < known.version:
+            return False
+        self._by_key[key][state.name] = state
+        return known != state
 
     def drop(self, key: Key, name: str, uid: str) -> None:
         """Forgets a pod that is gone, unless another one has taken its name."""
@@ -178,16 +179,23 @@ class Pods:
             if not pods:
                 del self._by_key[key]
 
-    def replace(self, listed: Iterable[tuple[Key, PodState]], *, version: int) -> None:
-        """Takes in a whole list, made at ``version``: what is not in it and not newer than it is gone."""
+    def replace(self, listed: Iterable[tuple[Key, PodState]], *, version: int) -> set[Key]:
+        """Takes in a whole list, made at ``version``: what is not in it and not newer than it is gone.
+
+        Returns the objects of which it says anything new.
+        """
+        changed: set[Key] = set()
         present: dict[Key, set[str]] = {}
         for key, state in listed:
             present.setdefault(key, set()).add(state.uid)
-            self.put(key, state)
+            if self.put(key, state):
+                changed.add(key)
         for key, pods in list(self._by_key.items()):
             for name, state in list(pods.items()):
                 if state.uid not in present.get(key, ()) and state.version <= version:
                     self.drop(key, name, state.uid)
+                    changed.add(key)
+        return changed
 
 
 def key_of(pod: Mapping[str, Any]) -> Key | None:

@@ -1,21 +1,27 @@
 """A fabric as text and as SVG.
 
 Large fabrics repeat themselves, so both show one of everything: the text counts cables by kind and rate, the picture
-draws at most :data:`SHOWN` servers and switches of a tier and says how many there are.
+draws as many servers as have :data:`COLUMNS` GPUs, at most :data:`SHOWN` switches of a tier, and says how many there
+are. From top to bottom: switches by tier (routers, which have none, on a ring), then servers with NICs, PCIe, GPUs and
+NVSwitch; between two tiers stand the number and rate of the cables that join them. Hovering names a link.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import cos, pi, sin
+from typing import NamedTuple, TypeVar
 from xml.sax.saxutils import escape
 
 from eidolon_simcore.fabric.settings import Settings
 from eidolon_simcore.fabric.topology import SWITCHES, Kind, Link, Topology, Vertex
 
-SHOWN = 16  #: servers, and switches of one tier, that the picture draws
+COLUMNS = 32  #: GPUs, or NICs where a server has more of them, that the picture draws
+SHOWN = 16  #: switches of one tier that the picture draws; of routers twice as many
 
-_TIERS = (Kind.CORE, Kind.SPINE, Kind.ROUTER, Kind.LEAF)
+_TIERS = (Kind.CORE, Kind.SPINE, Kind.LEAF)
+_INSIDE = (Kind.NIC, Kind.PCIE, Kind.GPU, Kind.NVSWITCH)
 _COLORS = {
     Kind.CORE: "#8d5fb5",
     Kind.SPINE: "#3f6fb5",
@@ -67,88 +73,149 @@ def _leaf_capacity(fabric: Topology) -> tuple[int, int]:
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
 
-_BOX_W, _BOX_H, _GAP, _ROW = 74, 24, 14, 92
-_DEVICE_W = 34
+_BOX_W, _BOX_H, _ROW = 78, 24, 92
+_DEVICE_W, _DEVICE_ROW, _PAD, _GAP = 34, 60, 8, 16
+_MARGIN = 250  #: on the left, for what the cables are
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """The middle of a box, and its width."""
+
+    x: float
+    y: float
+    width: float
 
 
 def svg(fabric: Topology, title: str) -> str:
-    """An SVG document: switches by tier, servers below them with NICs, NVSwitch and GPUs; hovering names a link."""
-    servers = fabric.servers()[:SHOWN]
-    places: dict[int, tuple[float, float]] = {}
-    rows: list[str] = []
-    widest = 0.0
+    """An SVG document; see the module's docstring."""
+    shown = _some(fabric.servers(), max(2, COLUMNS // _columns(fabric)))
+    server_width = _columns(fabric) * (_DEVICE_W + 4) + 2 * _PAD
+    tiers = [[v for v in fabric.vertices if v.kind is kind] for kind in _TIERS]
+    drawn = [_some(tier, SHOWN) for tier in tiers]
+    routers = [v for v in fabric.vertices if v.kind is Kind.ROUTER]
+    ring = _some(routers, 2 * SHOWN)
+    of_servers = len(shown) * (server_width + _GAP) - _GAP
+    width = max(of_servers, *(len(tier) * (_BOX_W + _GAP) for tier in drawn), 26 * len(ring) + 300 if ring else 0)
+
+    places: dict[int, Place] = {}
+    notes: list[str] = []
     y = 64.0
-    for kind in _TIERS:
-        tier = [vertex for vertex in fabric.vertices if vertex.kind is kind]
-        if not tier:
-            continue
-        shown = tier[: 2 * SHOWN]
-        for i, vertex in enumerate(shown):
-            places[vertex.number] = (40 + i * (_BOX_W + _GAP) + _BOX_W / 2, y)
-            rows.append(_box(vertex, *places[vertex.number], _BOX_W))
-        widest = max(widest, 40 + len(shown) * (_BOX_W + _GAP))
-        rows.append(_note(12, y - 20, f"{kind.value}: {len(shown)} of {len(tier)} shown"))
-        y += _ROW
-    x = 40.0
-    bottom = y
-    for server in servers:
-        inside = [v for v in fabric.vertices if v.server == server]
-        devices = max(sum(v.kind is Kind.GPU for v in inside), len(fabric.nics.get(server, ())), 1)
-        width = devices * (_DEVICE_W + 4) + 12
-        rows.append(
-            f'<rect x="{x:.0f}" y="{y - 30:.0f}" width="{width}" height="190" rx="6" fill="#f4f6f3" stroke="#c9cfc6"/>'
+    if ring:
+        radius = 60 + len(ring) * 8.0
+        places.update(_circle(ring, _MARGIN + width / 2, y + radius, radius))
+        notes.append(_note(12, y, f"{len(ring)} of {len(routers)} routers shown"))
+        y += 2 * radius + _ROW
+    for tier, of_tier in zip(tiers, drawn, strict=True):
+        if tier:
+            places.update(_spread(of_tier, _MARGIN, width, y, _BOX_W))
+            notes.append(_note(12, y + 4, f"{len(of_tier)} of {len(tier)} {tier[0].kind.value} shown"))
+            y += _ROW
+    rows = {kind: y + _DEVICE_ROW * i for i, kind in enumerate(_INSIDE)}
+    bottom = rows[Kind.NVSWITCH] + 30
+    frames = []
+    for i, server in enumerate(shown):
+        x = _MARGIN + (width - of_servers) / 2 + i * (server_width + _GAP)
+        alone = server not in fabric.domains  # its NVSwitch is its own
+        height = (bottom if alone else rows[Kind.GPU] + 24) - y + 24
+        frames.append(
+            f'<rect x="{x:.0f}" y="{y - 24:.0f}" width="{server_width}" height="{height:.0f}" rx="6" '
+            'fill="#f4f6f3" stroke="#c9cfc6"/>'
         )
-        rows.append(_note(x + 6, y + 172, f"server{server}"))
-        for row, kind in enumerate((Kind.NIC, Kind.PCIE, Kind.NVSWITCH, Kind.GPU)):
-            of_kind = [v for v in inside if v.kind is kind]
-            for i, vertex in enumerate(of_kind):
-                step = (width - 12) / max(1, len(of_kind))
-                places[vertex.number] = (x + 6 + step * (i + 0.5), y + 44 * row)
-                rows.append(_box(vertex, *places[vertex.number], min(_DEVICE_W, step - 3)))
-        bottom = max(bottom, y + 190)
-        x += width + 18
-    widest = max(widest, x)
+        notes.append(_note(x + 4, bottom + 14, f"server{server}"))
+        for kind in _INSIDE if alone else _INSIDE[:-1]:
+            of_kind = [v for v in fabric.vertices if v.server == server and v.kind is kind]
+            wide = _BOX_W if kind is Kind.NVSWITCH else _DEVICE_W
+            places.update(_spread(of_kind, x + _PAD, server_width - 2 * _PAD, rows[kind], wide))
+    places.update(_shared_switches(fabric, places, rows[Kind.NVSWITCH]))
     lines = [_line(fabric, link, places) for link in fabric.links[::2] if {link.source, link.target} <= set(places)]
-    rows.append(_note(12, bottom + 4, f"{len(servers)} of {len(fabric.servers())} servers shown"))
-    legend = [_note(12, bottom + 24 + 16 * i, line.strip()) for i, line in enumerate(_legend(fabric))]
-    height = bottom + 40 + 16 * len(legend)
+    boxes = [_box(fabric.vertices[number], place) for number, place in places.items()]
+    notes.append(_note(12, bottom + 14, f"{len(shown)} of {len(fabric.servers())} servers shown"))
+    notes += _legend(fabric, places, rows)
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {widest + 20:.0f} {height:.0f}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_MARGIN + width + 20:.0f} {bottom + 30:.0f}" '
         f'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
         f'<text x="12" y="24" font-size="16">{escape(title)}</text>'
     )
-    return "\n".join([head, *lines, *rows, *legend, "</svg>", ""])
+    return "\n".join([head, *frames, *lines, *boxes, *notes, "</svg>", ""])
 
 
-def _legend(fabric: Topology) -> Iterator[str]:
-    seen: Counter[str] = Counter()
+def _columns(fabric: Topology) -> int:
+    """Of the widest server."""
+    gpus = Counter(port.server for port in fabric.gpus)
+    return max(*gpus.values(), *(len(nics) for nics in fabric.nics.values()), 1)
+
+
+def _some(items: Sequence[T], count: int) -> list[T]:
+    """At most ``count`` of them, evenly spaced, the first and the last among them: two pods rather than one."""
+    if len(items) <= count:
+        return list(items)
+    return [items[i * (len(items) - 1) // (count - 1)] for i in range(count)]
+
+
+def _spread(row: Sequence[Vertex], x: float, width: float, y: float, wide: float) -> Iterator[tuple[int, Place]]:
+    step = width / max(1, len(row))
+    return ((v.number, Place(x + step * (i + 0.5), y, min(wide, step - 3))) for i, v in enumerate(row))
+
+
+def _circle(row: Sequence[Vertex], x: float, y: float, radius: float) -> Iterator[tuple[int, Place]]:
+    """Every cable between two of them is a chord of its own."""
+    for i, vertex in enumerate(row):
+        turn = 2 * pi * i / len(row)
+        yield vertex.number, Place(x + 1.6 * radius * sin(turn), y - radius * cos(turn), _BOX_W)
+
+
+def _shared_switches(fabric: Topology, places: dict[int, Place], y: float) -> Iterator[tuple[int, Place]]:
+    """NVSwitches of domains of several servers, each below those of its servers that are drawn."""
+    for vertex in fabric.vertices:
+        if vertex.kind is Kind.NVSWITCH and vertex.server in fabric.domains:
+            domain = fabric.domains[vertex.server]
+            gpus = [number for port, number in fabric.gpus.items() if fabric.domain(port) == domain]
+            across = [places[number].x for number in gpus if number in places]
+            if across:
+                yield vertex.number, Place(sum(across) / len(across), y, 2 * _BOX_W)
+
+
+def _legend(fabric: Topology, places: dict[int, Place], rows: dict[Kind, float]) -> Iterator[str]:
+    """What joins two tiers, half-way between them; each on a line of its own."""
+    heights: dict[Kind, list[float]] = {kind: [y] for kind, y in rows.items()}
+    for number, place in places.items():
+        heights.setdefault(fabric.vertices[number].kind, []).append(place.y)
+    middle = {kind: sum(ys) / len(ys) for kind, ys in heights.items()}
+    seen: Counter[tuple[Kind, Kind, int]] = Counter()
     for link in fabric.links[::2]:
-        ends = f"{fabric.vertices[link.source].kind.value} - {fabric.vertices[link.target].kind.value}"
-        seen[f"{ends}: {rate(link.bytes_per_s)}"] += 1
-    for entry, count in seen.items():
-        yield f"{count} x {entry}"
+        seen[fabric.vertices[link.source].kind, fabric.vertices[link.target].kind, link.bytes_per_s] += 1
+    taken: set[int] = set()
+    for (a, b, bytes_per_s), count in seen.items():
+        line = round((middle.get(a, 0.0) + middle.get(b, 0.0)) / 2 / 15)
+        while line in taken:
+            line += 1
+        taken.add(line)
+        yield _note(12, line * 15 + 4, f"{count} x {a.value} - {b.value}: {rate(bytes_per_s)}")
 
 
-def _box(vertex: Vertex, x: float, y: float, width: float) -> str:
-    label = vertex.name.rsplit("/", 1)[-1]
+def _box(vertex: Vertex, place: Place) -> str:
+    shared = vertex.kind in SWITCHES or place.width > _BOX_W  # then the label says of which pod, group or domain it is
+    label = vertex.name if shared else vertex.name.rsplit("/", 1)[-1]
+    size = min(11.0, place.width / max(1, len(label)) * 1.6)
     return (
-        f'<g><title>{escape(vertex.name)}</title><rect x="{x - width / 2:.1f}" y="{y - _BOX_H / 2:.1f}" '
-        f'width="{width:.1f}" height="{_BOX_H}" rx="3" fill="{_COLORS[vertex.kind]}"/>'
-        f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" fill="white" '
-        f'font-size="{min(11.0, width / max(1, len(label)) * 1.7):.1f}">{escape(label)}</text></g>'
+        f'<g><title>{escape(vertex.name)}</title><rect x="{place.x - place.width / 2:.1f}" '
+        f'y="{place.y - _BOX_H / 2:.1f}" width="{place.width:.1f}" height="{_BOX_H}" rx="3" '
+        f'fill="{_COLORS[vertex.kind]}"/><text x="{place.x:.1f}" y="{place.y + 4:.1f}" text-anchor="middle" '
+        f'fill="white" font-size="{size:.1f}">{escape(label)}</text></g>'
     )
 
 
-def _line(fabric: Topology, link: Link, places: dict[int, tuple[float, float]]) -> str:
-    (x1, y1), (x2, y2) = places[link.source], places[link.target]
+def _line(fabric: Topology, link: Link, places: dict[int, Place]) -> str:
+    (x1, y1, _), (x2, y2, _) = places[link.source], places[link.target]
     broken = link.number in fabric.failed
     stroke = 'stroke="#d03030" stroke-dasharray="4 3"' if broken else 'stroke="#9aa4b0"'
     width = max(0.6, min(4.0, link.bytes_per_s / 200e9))
     name = escape(f"{link.name}: {rate(link.bytes_per_s)}, {link.latency_ns} ns" + (", failed" if broken else ""))
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {stroke} stroke-width="{width:.1f}">'
-        f"<title>{name}</title></line>"
-    )
+    bend = 28 if y1 == y2 and fabric.vertices[link.source].kind is not Kind.ROUTER else 0  # not through its neighbours
+    path = f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {(y1 + y2) / 2 - bend:.1f} {x2:.1f} {y2:.1f}"
+    return f'<path d="{path}" fill="none" {stroke} stroke-width="{width:.1f}"><title>{name}</title></path>'
 
 
 def _note(x: float, y: float, words: str) -> str:

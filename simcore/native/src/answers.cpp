@@ -42,6 +42,7 @@ void Engine::add_rank(std::uint32_t number) {
   if (index_of_[number] != ~std::uint32_t{0}) {
     throw std::invalid_argument("rank " + std::to_string(number) + " was added before");
   }
+  advance();
   const auto index = static_cast<std::uint32_t>(ranks_.size());
   index_of_[number] = index;
   ranks_.emplace_back(number, Rank::Settings{settings_.launch_depth, settings_.optimistic});

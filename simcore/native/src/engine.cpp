@@ -452,6 +452,15 @@ bool Engine::run_ahead() {
   return moved;
 }
 
+// The latest that is known of any rank.
+Time Engine::last_time() const {
+  Time last = now_;
+  for (const Rank &rank : ranks_) {
+    last = std::max(last, rank.last_time());
+  }
+  return last;
+}
+
 void Engine::update_horizon() {
   if (ranks_.size() < settings_.expected_ranks) {
     return;
@@ -462,7 +471,7 @@ void Engine::update_horizon() {
     horizon_ = std::max(horizon_, now_);
   } else if (bound == kNever) {
     if (all_ended() && next == kNever) {
-      horizon_ = kNever - 1;
+      horizon_ = std::max(horizon_, last_time()); // not the end of time: a rank may join yet
     } else if (!settings_.optimistic && !settings_.keep_all) {
       horizon_ = std::max(horizon_, now_);
     }

@@ -206,6 +206,7 @@ private:
   [[nodiscard]] Time safe_time() const;
   // The least time at which a rank may act by itself, kNever if none does before something else happens.
   [[nodiscard]] Time least_bound() const;
+  [[nodiscard]] Time last_time() const;
   [[nodiscard]] bool all_ended() const { return ended_ranks_ == ranks_.size() && !ranks_.empty(); }
   void answer(std::vector<Answer> &result);
   // The first time at which something may still happen that was not seen.

@@ -53,8 +53,7 @@ Time Rank::issue_time(const Operation &op) {
       time = std::max(time, end);
     }
   }
-  // Conservative: what the devices went on to is not undone.
-  return !settings_.journal && is_late(op, time) ? now : time;
+  return time;
 }
 
 bool Rank::issue_next(Time until, const std::vector<RateTable> &tables) {

@@ -39,6 +39,14 @@ std::uint32_t Rank::lane_index(std::uint32_t lane) {
   return last_lane_index_;
 }
 
+Time Rank::last_time() const {
+  Time last = clock();
+  for (const Lane &lane : lanes_) {
+    last = std::max(last, lane.base());
+  }
+  return last;
+}
+
 void Rank::run(const std::vector<RateTable> &tables) {
   bool moved = true;
   while (moved) {

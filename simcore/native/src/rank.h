@@ -104,6 +104,8 @@ public:
   [[nodiscard]] bool host_blocked() const { return waiting_ || stalled_; }
   [[nodiscard]] std::uint64_t blocked_seq() const { return ops_[next_].op.seq; }
   [[nodiscard]] bool owes_unissued() const { return owed > asks.size(); }
+  // Where its host lane stands, or the last that its devices have done.
+  [[nodiscard]] Time last_time() const;
   // Of a rank that joins late.
   void start_at(Time time) { clock_ = now = time; }
   [[nodiscard]] bool isolated() const { return open_groups_ == 0; }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
@@ -276,6 +277,69 @@ void check_engine(Random &random) {
   }
 }
 
+// Coupled ranks that have nothing to do with each other, come when they like and end when they like: some join while
+// others sleep or after all so far have ended. A conservative engine has to keep a place for each.
+void check_joining(Random &random) {
+  Engine engine({false, false, 1, static_cast<std::uint32_t>(pick(random, 3) * 3)});
+  const std::uint16_t table =
+      engine.add_rates({{{kReferenceRate, kReferenceRate / 2, kReferenceRate * 2 / 3, kReferenceRate / 5}}});
+  struct Process {
+    std::uint64_t rounds = 0;
+    std::uint64_t sequence = 0;
+    std::uint64_t awaited = 0;
+    bool joined = false;
+    bool asleep = false;
+    bool ended = false;
+  };
+  std::vector<Process> processes(1 + pick(random, 4));
+  std::size_t left = processes.size();
+  std::uint64_t quiet = 0;
+  while (left > 0) {
+    require(++quiet < 100'000, "every rank gets to its end");
+    const auto rank = static_cast<std::uint32_t>(pick(random, processes.size()));
+    Process &process = processes[rank];
+    if (process.ended || (!process.joined && pick(random, 40) != 0)) {
+      continue;
+    }
+    if (!process.joined) {
+      process.joined = true;
+      process.rounds = 1 + pick(random, 20);
+      engine.add_rank(rank);
+      require(engine.clock(rank) < Time{1} << 40, "the end of all others is not the end of time");
+      for (std::uint32_t lane = 0; lane < 3; ++lane) {
+        engine.add_lane(rank, lane, lane / 2);
+      }
+      engine.set_rates(rank, table);
+    } else if (process.awaited != 0) {
+      // It stands still.
+    } else if (process.rounds == 0) {
+      engine.end_rank(rank);
+      process.ended = true;
+      --left;
+    } else if (!process.asleep && pick(random, 5) == 0) {
+      engine.ingest(rank, std::vector<Operation>{{.seq = ++process.sequence, .op = Op::kIdle}});
+      process.asleep = true;
+    } else {
+      process.asleep = false;
+      --process.rounds;
+      std::vector<Operation> some;
+      World::fill(random, some);
+      for (std::size_t i = 0; i < some.size() && process.awaited == 0; ++i) {
+        some[i].seq = ++process.sequence;
+        process.awaited = (some[i].flags & kAsk) != 0 ? some[i].seq : 0;
+        engine.ingest(rank, std::span(some).subspan(i, 1));
+      }
+    }
+    if (pick(random, 2) == 0) {
+      for (const Answer &answer : engine.answers()) {
+        if (processes[answer.rank].awaited == answer.seq) {
+          processes[answer.rank].awaited = 0;
+        }
+      }
+    }
+  }
+}
+
 // As real ranks come: a rank that asked waits for its answer, one that sleeps says so and wakes up without a word, a
 // thread beside it reads, and collectives come in groups. When they sleep is a matter of real time, so times are not
 // compared; but a conservative engine undoes nothing, and every rank gets to its end.
@@ -351,6 +415,7 @@ void run(std::uint64_t cases, std::uint64_t seed) {
       check_network(random);
       check_engine(random);
       check_idle(random);
+      check_joining(random);
     } catch (const std::exception &error) {
       std::fprintf(stderr, "seed %" PRIu64 ": %s\n", seed + i, error.what());
       std::exit(1);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,16 @@ from eidolon_operator import schema, spec
 from eidolon_operator.kubernetes.client import core_path, objects_path
 from eidolon_operator.kubernetes.reconcile import Reconciler
 from eidolon_operator.kubernetes.settings import Settings
-from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, key_of, pod_state, timestamp
+from eidolon_operator.kubernetes.world import (
+    ApiError,
+    CoreReading,
+    Key,
+    Pods,
+    PodState,
+    key_of,
+    pod_state,
+    timestamp,
+)
 
 SETTINGS = Settings(
     core_image="registry.test/core:1",
@@ -23,6 +33,7 @@ SETTINGS = Settings(
 )
 KEY = Key("lab", "demo")
 MASTER = "demo-server-0.demo"
+KINDS = ("simulatedclusters", "pods", "services", "secrets", "events")
 
 
 def make_object(**fields: Any) -> dict[str, Any]:
@@ -107,6 +118,12 @@ class FakeApi:
         else:
             del self.objects[path]
 
+    def requests(self) -> Counter[str]:
+        """All requests since the last time, by verb and kind."""
+        found = Counter(_kind(call) for call in self.calls)
+        self.calls.clear()
+        return found
+
     def writes(self) -> list[str]:
         """What was written since the last time, without Events."""
         found = [call for call in self.calls if not call.startswith("get ") and "/events/" not in call]
@@ -114,18 +131,23 @@ class FakeApi:
         return found
 
 
+def _kind(call: str) -> str:
+    verb, _, path = call.partition(" ")
+    [kind] = [word for word in KINDS if f"/{word}/" in path]
+    return f"{verb} {kind}{'/status' if path.endswith('/status') else ''}"
+
+
 class FakeCores:
-    """The simulation core's word."""
+    """The simulation core's word, known as soon as its pod is ready."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.says: dict[str, Any] | None = None
-        self.reads = 0
 
-    async def read(self, key: Key, address: str) -> CoreReading:
-        self.reads += 1
-        error = "" if self.says else f"http://{address}:8080/status: refused"
-        return CoreReading(self._clock.now, copy.deepcopy(self.says), error)
+    def follow(self, key: Key, pod: PodState | None) -> CoreReading | None:
+        if pod is None or not pod.ready:
+            return None
+        error = "" if self.says else f"http://{pod.address}:8080/status: refused"
+        return CoreReading(copy.deepcopy(self.says), error)
 
 
 @dataclass
@@ -146,7 +168,7 @@ class Lab:
     settings: Settings = SETTINGS
 
     def __post_init__(self) -> None:
-        self.cores = FakeCores(self.clock)
+        self.cores = FakeCores()
         self.restart_operator()
 
     def restart_operator(self, settings: Settings | None = None) -> None:
@@ -169,6 +191,10 @@ class Lab:
         self.clock.now += after_s
         self._watch()
         return asyncio.run(self.reconciler.reconcile(KEY))
+
+    def heard(self, name: str) -> bool:
+        """The watch tells of a pod; whether that is a reason to look at the object."""
+        return self.pods.put(KEY, pod_state(self.pod(name)))
 
     def _watch(self) -> None:
         seen = [pod for path, pod in self.api.objects.items() if "/pods/" in path]

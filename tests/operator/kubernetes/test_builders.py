@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -45,7 +46,6 @@ POD_SECURITY = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-PLAN = {"name": "eidolon-plan", "configMap": {"name": "demo-plan-3"}}
 
 
 def attempt(runtime: dict[str, Any] | None = None, **fields: Any) -> Attempt:
@@ -99,11 +99,11 @@ def test_the_pod_of_a_server() -> None:
                     "restartPolicy": "Always",
                     "command": ["python3", "-m", "eidolon_interposer.agent"],
                     "args": [
-                        *("--plan", "/etc/eidolon/plan/plan.json"),
+                        *("--plan", "/etc/eidolon/plan.json"),
                         *("--server", "1"),
                         *("--dir", "/run/eidolon"),
                         *("--core", "demo-core.lab.svc:50051"),
-                        *("--tls", "/etc/eidolon/tls"),
+                        *("--tls", "/etc/eidolon"),
                         *("--connect-timeout", "600"),
                     ],
                     "resources": {"requests": {"cpu": "100m", "memory": "96Mi"}},
@@ -111,8 +111,7 @@ def test_the_pod_of_a_server() -> None:
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "volumeMounts": [
                         {"name": "eidolon-run", "mountPath": "/run/eidolon"},
-                        {"name": "eidolon-plan", "mountPath": "/etc/eidolon/plan", "readOnly": True},
-                        {"name": "eidolon-tls", "mountPath": "/etc/eidolon/tls", "readOnly": True},
+                        {"name": "eidolon-config", "mountPath": "/etc/eidolon", "readOnly": True},
                     ],
                 },
             ],
@@ -156,14 +155,13 @@ def test_the_pod_of_a_server() -> None:
                 {"name": "eidolon-run", "emptyDir": {"medium": "Memory", "sizeLimit": "37Mi"}},
                 {"name": "eidolon-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}},
                 {"name": "eidolon-scratch", "emptyDir": {}},
-                PLAN,
                 {
-                    "name": "eidolon-tls",
+                    "name": "eidolon-config",
                     "secret": {
                         "secretName": "demo-ingest-3",
                         "defaultMode": 0o440,
                         # The key of the certificate is the core's alone.
-                        "items": [{"key": "token", "path": "token"}, {"key": "tls.crt", "path": "tls.crt"}],
+                        "items": [{"key": key, "path": key} for key in ("plan.json", "token", "tls.crt")],
                     },
                 },
             ],
@@ -196,12 +194,12 @@ def test_the_pod_of_the_core() -> None:
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["python3", "-m", "eidolon_simcore"],
                     "args": [
-                        *("--plan", "/etc/eidolon/plan/plan.json"),
+                        *("--plan", "/etc/eidolon/plan.json"),
                         *("--listen", "0.0.0.0:50051"),
                         *("--out", "/var/lib/eidolon"),
                         *("--http", "0.0.0.0:8080"),
                         *("--dcgm", "0.0.0.0:9400"),
-                        *("--tls", "/etc/eidolon/tls"),
+                        *("--tls", "/etc/eidolon"),
                         "--linger",
                     ],
                     "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
@@ -227,21 +225,19 @@ def test_the_pod_of_the_core() -> None:
                     "securityContext": OURS,
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "volumeMounts": [
-                        {"name": "eidolon-plan", "mountPath": "/etc/eidolon/plan", "readOnly": True},
-                        {"name": "eidolon-tls", "mountPath": "/etc/eidolon/tls", "readOnly": True},
+                        {"name": "eidolon-config", "mountPath": "/etc/eidolon", "readOnly": True},
                         {"name": "eidolon-out", "mountPath": "/var/lib/eidolon"},
                         {"name": "eidolon-tmp", "mountPath": "/tmp"},
                     ],
                 }
             ],
             "volumes": [
-                PLAN,
                 {
-                    "name": "eidolon-tls",
+                    "name": "eidolon-config",
                     "secret": {
                         "secretName": "demo-ingest-3",
                         "defaultMode": 0o440,
-                        "items": [{"key": key, "path": key} for key in ("token", "tls.crt", "tls.key")],
+                        "items": [{"key": key, "path": key} for key in ("plan.json", "token", "tls.crt", "tls.key")],
                     },
                 },
                 {"name": "eidolon-out", "emptyDir": {"sizeLimit": "512Mi"}},
@@ -284,14 +280,15 @@ def test_the_services() -> None:
     }
 
 
-def test_the_plan_holds_no_token_and_is_the_same_every_time() -> None:
-    plan = builders.build_plan(attempt())
-    assert plan["metadata"]["name"] == "demo-plan-3"
-    assert plan["immutable"] is True
-    document = json.loads(plan["data"]["plan.json"])
+def test_the_secret_of_an_attempt_has_the_plan_beside_what_it_was_given() -> None:
+    secret = builders.build_secret(attempt(), {"token": "dG9rZW4="})
+    assert secret["metadata"]["name"] == "demo-ingest-3"
+    assert secret["immutable"] is True
+    assert set(secret["data"]) == {"plan.json", "token"}
+    document = json.loads(base64.b64decode(secret["data"]["plan.json"]))
     assert document["core"]["attempt"] == 3
     assert "token" not in document["core"]
-    assert plan == builders.build_plan(attempt())
+    assert secret == builders.build_secret(attempt(), {"token": "dG9rZW4="})
 
 
 def test_what_the_object_says_of_its_pods_reaches_them() -> None:
@@ -381,8 +378,8 @@ def test_where_the_cluster_chooses_users_none_is_named() -> None:
     made = Attempt(spec, "lab", "uid-demo", 1, runtime)
     for pod in (builders.build_core_pod(made), builders.build_server_pod(made, 0)):
         assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-        (tls,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "eidolon-tls"]
-        assert tls["secret"]["defaultMode"] == 0o444
+        (config,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "eidolon-config"]
+        assert config["secret"]["defaultMode"] == 0o444
 
 
 def test_a_recording_can_go_to_a_claim() -> None:

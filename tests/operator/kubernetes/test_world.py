@@ -74,6 +74,16 @@ def test_an_older_word_does_not_count() -> None:
     assert not pods.of(KEY)["p"].ready
 
 
+def test_what_says_nothing_new_is_no_news() -> None:
+    pods = Pods()
+    assert pods.put(KEY, state(version=5))
+    assert not pods.put(KEY, state(version=6)), "the same in a newer version"
+    assert pods.put(KEY, state(version=7, ready=True))
+    assert not pods.put(KEY, state(version=6)), "older"
+    assert pods.replace([(KEY, state(version=8, ready=True))], version=9) == set()
+    assert pods.replace([], version=9) == {KEY}
+
+
 def test_the_end_of_a_pod_is_not_that_of_its_successor() -> None:
     pods = Pods()
     pods.put(KEY, state(uid="first", version=5))

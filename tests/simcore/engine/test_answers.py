@@ -94,3 +94,23 @@ def test_an_idle_rank_is_left_behind_only_where_all_others_wait_for_what_can_com
     assert len(engine.answers()) == (2 if joins == 2 else 0)
     engine.ingest(1, operations((Op.RESUME, 0, 0, NONE), (Op.CLOCK, 0, 0, ASK), seq=1))
     assert Answer(1, 2, 90 if joins == 2 else 0, 0) in engine.answers()
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("optimistic", [False, True])
+def test_a_rank_that_joins_after_all_others_have_ended_goes_on_from_their_end(optimistic: bool, coupled: bool) -> None:
+    """Work of 100 ns that a process did not wait for is over at 107; the process after it begins there."""
+    engine = NativeEngine(optimistic=optimistic)
+    for rank in (0, 1):
+        engine.add_rank(rank)
+        engine.add_lane(rank, 0, 0)
+        if coupled:
+            engine.set_rates(rank, engine.rates((Rates(with_collective=1 << 19),)))
+        work = operations((Op.WORK, 0, 7, NONE), (Op.SYNC_LANE, 0, 0, ASK))
+        work["work_ns"][0] = 100
+        engine.ingest(rank, work[: 1 + rank])
+        if rank == 1:
+            assert engine.answers() == [Answer(1, 1, 107 + 107, 0)]
+        engine.end_rank(rank)
+    assert engine.horizon() == 214
+    assert [(j.rank, j.time_ns) for j in engine.jumps()] == [(1, 107)]

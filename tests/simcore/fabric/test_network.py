@@ -9,7 +9,7 @@ import fabrics
 import numpy as np
 import pytest
 
-from eidolon_simcore import catalogue
+from eidolon_simcore import catalogue, hostcost
 from eidolon_simcore.engine.interface import OPERATION, Op
 from eidolon_simcore.fabric import tuner
 from eidolon_simcore.network import Network, Port
@@ -17,6 +17,7 @@ from eidolon_simcore.network import Network, Port
 TRUTH = Path(__file__).parents[3] / "bench" / "truth" / "h100_collectives_graph.jsonl"
 #: Microseconds a call on H100 SXM in CUDA graphs (NCCL 2.28.9, NVLS off), by total bytes.
 MEASURED = [json.loads(line) for line in TRUTH.read_text("utf-8").splitlines()]
+GRAPH_LAUNCH_NS = hostcost.call_ns("cudaGraphLaunch") / 20  #: a graph of 20 calls is launched between the two events
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 NO_NVLS = tuner.Options(nvls=False)
 GIB = 1 << 30
@@ -45,7 +46,8 @@ def test_one_server_fits_the_measurements(op: str) -> None:
     errors = []
     for row in MEASURED:
         team = network.team(fabrics.ports(row["world"]), NO_NVLS)
-        errors.append(abs(network.collective(op, row["bytes"], team).alone_ns / 1e3 / row[op] - 1))
+        us = (network.collective(op, row["bytes"], team).alone_ns + GRAPH_LAUNCH_NS) / 1e3
+        errors.append(abs(us / row[op] - 1))
     assert max(errors) < 0.15
     assert sum(errors) / len(errors) < 0.06
 

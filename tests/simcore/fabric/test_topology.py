@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import fabrics
 import pytest
@@ -182,4 +183,35 @@ def test_the_picture_names_links_with_their_speeds() -> None:
     assert "a &lt;fabric&gt;" in picture
     assert "server0/nic0&gt;pod0/leaf0" in picture or "server0/nic0>pod0/leaf0" in picture
     assert "50 GB/s (400 Gb/s), 500 ns, failed" in picture
-    assert "16 of 64 servers shown" in picture
+    assert "4 of 64 servers shown" in picture
+    assert "512 x leaf - spine: 50 GB/s (400 Gb/s)" in picture
+
+
+@pytest.mark.parametrize(
+    ("servers", "gpus", "fields"),
+    [
+        (1, 8, {}),
+        (2, 1, {"nics_per_server": 2}),
+        (16, 8, {"type": "torus", "dimensions": [4, 2, 2]}),
+        (16, 8, {"type": "dragonfly"}),
+        (36, 4, {"preset": "gb200-nvl72"}),
+        (64, 8, {"type": "fat-tree"}),
+    ],
+)
+def test_a_picture_draws_every_cable_between_what_it_shows_and_nothing_beyond_its_frame(
+    servers: int, gpus: int, fields: dict[str, Any]
+) -> None:
+    fabric = fabrics.build(servers=servers, gpus=gpus, **fields)
+    picture = ET.fromstring(draw.svg(fabric, "it"))
+    space = "{http://www.w3.org/2000/svg}"
+    boxes = {group.findtext(f"{space}title"): group.find(f"{space}rect") for group in picture.iter(f"{space}g")}
+    width, height = map(float, picture.attrib["viewBox"].split()[2:])
+    for box in boxes.values():
+        assert box is not None
+        left, top, wide = (float(box.attrib[name]) for name in ("x", "y", "width"))
+        assert 0 <= left <= left + wide <= width
+        assert 0 <= top <= height
+    cables = {(path.findtext(f"{space}title") or "").split(":")[0] for path in picture.iter(f"{space}path")}
+    both = [k.name for k in fabric.links[::2] if {fabric.vertices[v].name for v in (k.source, k.target)} <= set(boxes)]
+    assert cables == set(both)
+    assert any("gpu" in name and "nvswitch" in name for name in cables)

@@ -1,0 +1,128 @@
+"""What simulation cores say: the third watch, beside those of objects and of pods.
+
+The API server tells of what has changed; a core has to be asked. :class:`CoreWatch` asks those that a reconcile has
+named, each on its own, and puts the object into the queue when the answer is another than the last. So a run at which
+nothing changes costs the API server nothing, and a core that does not answer holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from eidolon_operator.kubernetes.builders import HTTP_PORT
+from eidolon_operator.kubernetes.world import CoreReading, Key, PodState
+
+#: A core is asked at most so often.
+POLL_S: Final = 5.0
+TIMEOUT_S: Final = 3.0
+#: So many answers in a row must be missing before that counts: on a busy node one may be late.
+PATIENCE: Final = 3
+
+#: What decisions are made of; the rest of a core's status, such as its virtual time, never stands still.
+_WORDS: Final = ("state", "reason", "message", "attempt", "servers", "step", "peak_bytes", "cost_share", "notes")
+_OVER: Final = ("Succeeded", "Failed")
+
+
+class Cores:
+    """Reads ``/status`` of simulation cores."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def read(self, address: str) -> CoreReading:
+        """What the core at an address says. Never raises: no answer is a reading, too."""
+        if self._session is None:
+            # No limit: a hundred cores that do not answer would else keep the others from being asked.
+            connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{HTTP_PORT}/status"
+        try:
+            async with self._session.get(url) as response:
+                document = await response.json(content_type=None)
+                if response.status != 200 or not isinstance(document, dict) or "state" not in document:
+                    return CoreReading(error=f"{url} answers {response.status}")
+                return CoreReading({word: document[word] for word in _WORDS if word in document})
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            return CoreReading(error=f"{url}: {str(error) or type(error).__name__}")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A core that is asked, or was."""
+
+    uid: str  #: of its pod
+    reading: CoreReading | None = None
+    asking: asyncio.Task[None] | None = None
+
+
+class CoreWatch:
+    """Follows the cores of runs.
+
+    ``read`` asks the core at an address; ``changed`` is told of objects whose core says something else than before.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], Awaitable[CoreReading]],
+        changed: Callable[[Key], None],
+        *,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self._read = read
+        self._changed = changed
+        self._sleep = sleep
+        self._followed: dict[Key, _Followed] = {}
+
+    def follow(self, key: Key, pod: PodState | None) -> CoreReading | None:
+        """What the core in this pod said last, if anything. It is asked from now on for as long as the pod is ready;
+        None ends it."""
+        found = self._followed.get(key)
+        if pod is None or (found is not None and found.uid != pod.uid):
+            self._end(key)
+            found = None
+        if pod is None:
+            return None
+        if found is None:
+            found = self._followed[key] = _Followed(pod.uid)
+        if pod.ready and pod.address:
+            if found.asking is None:
+                found.asking = asyncio.create_task(self._ask(key, found, pod.address), name=f"core of {key}")
+        elif found.asking is not None:
+            found.asking.cancel()
+            found.asking = None
+        return found.reading
+
+    def _end(self, key: Key) -> None:
+        found = self._followed.pop(key, None)
+        if found is not None and found.asking is not None:
+            found.asking.cancel()
+
+    async def _ask(self, key: Key, followed: _Followed, address: str) -> None:
+        """Until cancelled, or until the core has said how the run ended."""
+        missing = 0
+        while True:
+            reading = await self._read(address)
+            missing = missing + 1 if reading.document is None else 0
+            if missing in (0, PATIENCE) and reading != followed.reading:
+                followed.reading = reading
+                self._changed(key)
+            if reading.document is not None and reading.document["state"] in _OVER:
+                return
+            await self._sleep(POLL_S)
+
+    async def close(self) -> None:
+        """Asks no more."""
+        tasks = [found.asking for found in self._followed.values() if found.asking is not None]
+        for key in list(self._followed):
+            self._end(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
