@@ -2,7 +2,8 @@
 #
 #   make demo    an unmodified DDP script on 2 emulated servers x 2 GPUs
 #   make test    unit, property and native tests
-#   make e2e     whole runs through `eidolon run`, and on a real Kubernetes that it brings up (root, Debian packages)
+#   make e2e     the operator on a real Kubernetes that it brings up (root, Debian packages)
+#   make e2e-local  whole runs through `eidolon run`
 #   make images  container images as archives in build/images
 #
 # Downloads go to uv's cache, outside the checkout; the environment is hard-linked from there.
@@ -126,7 +127,7 @@ test: test-native test-python
 test-python: setup
 	$(BIN)/python -m pytest tests $(ARGS)
 
-e2e: e2e-local e2e-kubernetes
+e2e: e2e-kubernetes
 
 e2e-local: setup
 	$(BIN)/python -m pytest e2e/local -m "not slow" $(ARGS)

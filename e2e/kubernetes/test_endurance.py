@@ -109,7 +109,7 @@ def fake_nodes(cluster: Cluster) -> Iterator[None]:
     files += sorted(stages.glob("node/heartbeat-with-lease/node-*.yaml"))
     with tempfile.TemporaryDirectory() as scratch:
         configuration = Path(scratch) / "stages.yaml"
-        configuration.write_text("\n---\n".join(file.read_text() for file in files))
+        configuration.write_text(without_cores("\n---\n".join(file.read_text() for file in files)))
         command = [
             binaries.program("kwok"),
             f"--kubeconfig={cluster.kubectl.kubeconfig}",
@@ -127,6 +127,16 @@ def fake_nodes(cluster: Cluster) -> Iterator[None]:
                 cluster.kubectl("uncordon", "node-0")
                 cluster.kubectl("delete", "nodes", f"--selector={FAKE}=fake", "--wait=false")
                 kwok.terminate()
+
+
+def without_cores(stages: str) -> str:
+    """Kwok's stages, but cores do not become ready: a kubelet says so of one that answers, and none of these does."""
+    ready = 'status: "True"\n        type: Ready\n'
+    assert stages.count(ready) == 1, "kwok's stage pod-ready is another"
+    core = '(eq (index .metadata.labels "app.kubernetes.io/component") "core")'
+    return stages.replace(
+        ready, ready.replace('"True"', f'{{{{ if {core} }}}}"False"{{{{ else }}}}"True"{{{{ end }}}}')
+    )
 
 
 def fake_node(number: int) -> Object:
@@ -156,8 +166,8 @@ def test_a_thousand_servers(namespace: Namespace, operator: Operator, fake_nodes
     """One object of 1,000 servers, then 200 objects of two: created and settled, no more than that.
 
     The goal of three API calls a pod is held over all of them. An object of two cannot keep it alone: its three pods,
-    two Services and Secret, two looks and two words of its status are ten requests, and that its core does not answer
-    (those pods are only said to run) is three more (tests/operator/kubernetes/test_requests.py counts them).
+    two Services and Secret, two looks and two words of its status are ten requests (counted one by one in
+    tests/operator/kubernetes/test_requests.py), and pods that do not start within 2 s of each other are two more.
     """
     one = simulated_cluster("wide", "busy.py", servers=1000)
     calls = scale(namespace, operator, [one], pods=1001, limit_s=240)
@@ -166,7 +176,7 @@ def test_a_thousand_servers(namespace: Namespace, operator: Operator, fake_nodes
     many = [simulated_cluster(f"pair-{number}", "busy.py") for number in range(200)]
     of_pairs = scale(namespace, operator, many, pods=600, limit_s=240)
     print(f"{(calls + of_pairs) / 1601:.2f} API calls a pod in all")
-    assert of_pairs / 600 <= 5
+    assert of_pairs / 600 <= 4.5
     assert (calls + of_pairs) / 1601 <= 3
     namespace.run("delete", "simc", "--all", "--wait=false")
     wait_for(lambda: count(namespace) == 0, 240, lambda: count(namespace))

@@ -139,6 +139,7 @@ class Collectives:
         self._described: OrderedDict[int, str] = OrderedDict()
         self._splits: dict[tuple[int, int], Split] = {}
         self._places: dict[tuple[int, int], int] = {}
+        self._placed: set[tuple[int, Port]] = set()  # devices whose links the engine knows
         #: time of all collectives on all members' devices by its source, not counting waits
         self.device_ns: Counter[str] = Counter()
 
@@ -165,7 +166,15 @@ class Collectives:
         if found.complete:
             found.team = self._network.team(found.ports(), found.wanted)
             self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
+            self._place(found)
         return found.handle
+
+    def _place(self, communicator: Communicator) -> None:
+        """Says at which links its members are: what their kernels leave of them is all that it gets."""
+        for member in communicator.members.values() if communicator.size > 1 else ():
+            if (member.rank, member.port) not in self._placed:
+                self._placed.add((member.rank, member.port))
+                self._engine.set_ports(member.rank, member.port.device, self._network.ports(member.port))
 
     def split(self, rank: int, seq: int, signature: Signature) -> int:
         """One member's part in dividing a communicator; returns the handle that completes with the last member's."""

@@ -80,6 +80,14 @@ class Network:
         """Links made so far, by their numbers."""
         return self._named
 
+    def ports(self, port: Port) -> tuple[int, ...]:
+        """The engine's links that a GPU moves other GPUs' bytes through by its own kernels: its NVLinks, both
+        directions; PCIe where it has none."""
+        fabric = self.fabric
+        out = [fabric.links[link] for link in fabric.out[fabric.gpus[port]]]
+        own = [link for link in out if fabric.tier(link) == "nvlink"] or out
+        return tuple(self._link(way) for link in own for way in (link.number, link.number ^ 1))
+
     @property
     def init_ns(self) -> int:
         return tuner.init_ns()

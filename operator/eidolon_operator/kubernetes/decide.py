@@ -259,8 +259,9 @@ class _Step:
         lost = self._missing(core)
         return self._server_lost(lost, "") if lost else None
 
-    def _server_lost(self, lost: list[str], message: str) -> Decision:
-        message = message or f"lost after the run had begun: {names(lost)}"
+    def _server_lost(self, lost: list[str], told: str) -> Decision:
+        """``told``: the core's word for it, where it was the first to notice."""
+        message = "; ".join(filter(None, (f"lost after the run had begun: {names(lost)}" if lost else "", told)))
         pods = {pod.name: pod for pod in self._servers()}
         for name in lost:
             told = pods[name].message if name in pods and pods[name].message else "the pod is gone"
@@ -429,8 +430,8 @@ class _Step:
         if any(pod is not None and pod.terminating for pod in states.values()):
             waited = [name for name, pod in states.items() if pod is not None and pod.terminating]
             return Reason.TERMINATING, f"waiting for the end of {names(waited)}"
-        if any(pod is None for pod in states.values()):
-            return Reason.CREATING, f"being made: {names(name for name, pod in states.items() if pod is None)}"
+        if unseen := [name for name, pod in states.items() if pod is None]:
+            return Reason.CREATING, f"being made and started: {names(unseen)}"
         return Reason.STARTING, f"starting: {names(missing)}"
 
     def _waiting(self, core: Mapping[str, Any] | None) -> str:

@@ -29,7 +29,7 @@ PLURAL: Final = "simulatedclusters"
 #: Without a resync that worked for so many intervals the operator is not well.
 STALE_RESYNCS: Final = 3
 TOKEN_AGE: Final = dt.timedelta(minutes=5)
-#: What changes at pods is looked at after so long: what happens to one mostly happens to its neighbours too.
+#: How a pod comes up is looked at after so long: it mostly does with its neighbours. Its end is looked at at once.
 PODS_S: Final = 2.0
 
 
@@ -80,7 +80,7 @@ def registry(
             pods.drop(key, state.name, state.uid)
             workers.add(key)
         elif pods.put(key, state):
-            workers.add(key, PODS_S)
+            workers.add(key, 0.0 if state.terminating or state.finished else PODS_S)
 
     return found
 

@@ -166,6 +166,11 @@ class Engine(Protocol):
     def link(self, bytes_per_s: int) -> int:
         """A link of the network with this capacity; returns its number."""
 
+    def set_ports(self, rank: int, device: int, links: tuple[int, ...]) -> None:
+        """The links at which a device of a rank is, said before a collective is under way on it. While one is, they
+        have what the device's work beside it :attr:`Rates.leaves`: the least, where several lanes work or a link is
+        several devices'. It takes a table of rates that couples (:meth:`NetworkEngine.set_rates`)."""
+
     def collective(self, participants: tuple[int, ...], latency_ns: int, flows: tuple[Flow, ...]) -> int:
         """A collective of these ranks: ``latency_ns`` after the last of them reached it its flows start; it ends when
         the last flow has. Returns its handle. Participants join with :attr:`Op.COLLECTIVE`."""
@@ -221,6 +226,7 @@ class Rates:
     with_collective: int = REFERENCE_RATE  #: while a collective is under way on the device
     with_lane: int = REFERENCE_RATE  #: while another lane of the device works
     with_both: int = REFERENCE_RATE
+    leaves: int = REFERENCE_RATE  #: of the device's ports to collectives while it runs; at most all
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,14 @@ class NativeEngine:
         return known
 
     def rates(self, classes: tuple[Rates, ...]) -> int:
-        return int(self._engine.rates([(c.alone, c.with_collective, c.with_lane, c.with_both) for c in classes]))
+        rows = [(c.alone, c.with_collective, c.with_lane, c.with_both, c.leaves) for c in classes]
+        return int(self._engine.rates(rows))
 
     def set_rates(self, rank: int, table: int) -> None:
         self._engine.set_rates(rank, table)
+
+    def set_ports(self, rank: int, device: int, links: tuple[int, ...]) -> None:
+        self._engine.set_ports(rank, device, links)
 
     def reserve(self) -> int:
         return int(self._engine.reserve())

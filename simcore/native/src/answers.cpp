@@ -14,7 +14,7 @@ namespace eidolon {
 namespace {
 constexpr std::uint32_t kMaxRank = 1U << 24;
 constexpr Time kMaxDuration = Time{1} << 53;
-constexpr std::uint64_t kFormat = 0x4549444f4c4f4e03; // "EIDOLON", 3
+constexpr std::uint64_t kFormat = 0x4549444f4c4f4e04; // "EIDOLON", 4
 } // namespace
 
 std::uint32_t Engine::index_of(std::uint32_t rank) const {
@@ -94,6 +94,9 @@ std::uint16_t Engine::add_rates(RateTable table) {
       if (rate < 1 || rate > (std::int64_t{1} << 30)) {
         throw std::invalid_argument("a rate is from 1 to 2^30, 2^20 being the reference");
       }
+    }
+    if (rates[RateTable::kLeaves] > kReferenceRate) {
+      throw std::invalid_argument("what work leaves of a device's ports is from 1 to 2^20, which is all");
     }
   }
   if (tables_.size() >= 0xffff) {
@@ -615,10 +618,11 @@ template <typename Archive> void Engine::archive(Archive &ar) {
   if (format != kFormat) {
     throw std::invalid_argument("not a snapshot of this version of the engine");
   }
-  ar(settings_, network_, link_latency_, tables_, ranks_, index_of_, patterns_, collectives_, free_collectives_,
-     agenda_, journal_, coupled_, bounds_, resting_, dirty_, is_dirty_, jumps_, now_, horizon_, late_, late_ranks_,
-     wanted_, wanted_unbounded_, is_busy_, busy_ranks_, is_acting_, acting_ranks_, ended_ranks_, asking_, is_asking_,
-     unswept_, collectives_made_, rollbacks_, rollback_depth_ns_, rollback_depth_max_ns_);
+  ar(settings_, network_, link_latency_, tables_, ranks_, index_of_, ports_, ports_of_, patterns_, collectives_,
+     free_collectives_, agenda_, journal_, coupled_, bounds_, resting_, dirty_, is_dirty_, jumps_, now_, horizon_,
+     late_, late_ranks_, late_presses_, wanted_, wanted_unbounded_, is_busy_, busy_ranks_, is_acting_, acting_ranks_,
+     ended_ranks_, asking_, is_asking_, unswept_, collectives_made_, rollbacks_, rollback_depth_ns_,
+     rollback_depth_max_ns_);
 }
 
 std::string Engine::snapshot() {

@@ -81,14 +81,15 @@ void bind_engine(nb::module_ &module) {
            [](Engine &self, const std::vector<std::vector<std::int64_t>> &classes) {
              RateTable table;
              for (const auto &row : classes) {
-               if (row.size() != 4) {
-                 throw std::invalid_argument("a class has four rates");
+               if (row.size() != 5) {
+                 throw std::invalid_argument("a class has five rates");
                }
-               table.classes.push_back({row[0], row[1], row[2], row[3]});
+               table.classes.push_back({row[0], row[1], row[2], row[3], row[4]});
              }
              return self.add_rates(std::move(table));
            })
       .def("set_rates", &Engine::set_rates)
+      .def("set_ports", &Engine::set_ports)
       .def("pattern",
            [](Engine &self, const std::vector<std::vector<std::uint32_t>> &routes,
               const std::vector<std::uint64_t> &bytes, const std::vector<std::uint32_t> &weights) {

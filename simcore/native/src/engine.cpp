@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "check.h"
 
@@ -44,7 +45,7 @@ void Engine::settle_rank(std::uint32_t index) {
   }
   rank.step(rank.now, tables_);
   drain(index);
-  // It may have stood still while others went on; nothing reached it in between.
+  // It may have stood still while others went on; nothing reached it in between (and what it does to its ports: drain).
   while (rank.late_time() == kNever && rank.next_time() < now_) {
     rank.step(rank.next_time(), tables_);
     drain(index);
@@ -78,6 +79,15 @@ void Engine::drain(std::uint32_t index) {
     ++collective.version;
   }
   rank.events.clear();
+  for (const std::uint32_t device : rank.pressed) {
+    if (settings_.optimistic && rank.now < now_) {
+      late_ = std::min(late_, rank.now);
+      late_presses_.push_back({index, device});
+    } else {
+      press({index, device});
+    }
+  }
+  rank.pressed.clear();
 }
 
 void Engine::refresh(std::uint32_t index) {
@@ -313,6 +323,9 @@ void Engine::cut(Time time) {
 }
 
 bool Engine::involved_since(std::uint32_t index, Time time) const {
+  if (ranks_[index].communicated_since(time)) { // flows felt what it did
+    return true;
+  }
   for (std::uint64_t i = journal_.end(); i > journal_.first() && journal_[i - 1].time > time; --i) {
     for (const Join &join : collectives_[journal_[i - 1].slot].joins) {
       if (join.rank == index) {
@@ -341,6 +354,7 @@ void Engine::rollback() {
     }
     late_ = kNever;
     late_ranks_.clear();
+    const std::vector<Device> presses = std::exchange(late_presses_, {});
     if (settings_.optimistic) {
       EIDOLON_CHECK(time >= horizon_, "nothing arrives before the horizon");
       ++rollbacks_;
@@ -357,6 +371,9 @@ void Engine::rollback() {
       if (own < ranks_[index].now) {
         cut_rank(index, own);
       }
+    }
+    for (const Device &device : presses) {
+      press(device);
     }
     settle();
   }

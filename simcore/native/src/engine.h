@@ -20,7 +20,9 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,6 +65,8 @@ public:
   std::uint32_t add_link(std::uint64_t bytes_per_s, Time latency);
   std::uint16_t add_rates(RateTable table);
   void set_rates(std::uint32_t rank, std::uint16_t table);
+  // The links at which a rank's device is: what the device's work leaves of them is all that flows get.
+  void set_ports(std::uint32_t rank, std::uint32_t device, const std::vector<std::uint32_t> &links);
   std::uint32_t add_pattern(const std::vector<FlowSpec> &flows);
   // A collective whose participants `define` will name, at the latest before the last of them sends its operation.
   std::uint64_t reserve();
@@ -150,6 +154,20 @@ private:
     std::uint32_t what = 0; // batch, kBegin or kEnd
   };
 
+  struct Device {
+    std::uint32_t rank = 0; // index
+    std::uint32_t number = 0;
+    auto operator<=>(const Device &) const = default;
+  };
+  // A link at which a device is, or several ranks' view of one.
+  struct Port {
+    std::uint32_t link = 0;
+    Level capacity = 0;
+    std::vector<Device> owners;
+
+    template <typename Archive> void archive(Archive &ar) { ar(link, capacity, owners); }
+  };
+
   [[nodiscard]] std::uint32_t index_of(std::uint32_t rank) const;
   [[nodiscard]] std::uint64_t slot_of(std::uint64_t handle) const;
   [[nodiscard]] std::uint64_t handle_of(std::uint64_t slot) const {
@@ -163,6 +181,7 @@ private:
   void settle();
   void settle_rank(std::uint32_t index);
   void drain(std::uint32_t index);
+  void press(const Device &device);
   void refresh(std::uint32_t index);
   void schedule(std::uint64_t slot);
   void push_due(Time time, std::uint64_t slot, std::uint32_t what);
@@ -207,6 +226,8 @@ private:
   std::vector<RateTable> tables_;
   std::vector<Rank> ranks_;
   std::vector<std::uint32_t> index_of_; // rank number to index
+  std::vector<Port> ports_;
+  std::map<Device, std::vector<std::uint32_t>> ports_of_;
   std::vector<Pattern> patterns_;
   std::vector<Collective> collectives_;
   std::vector<std::uint64_t> free_collectives_;
@@ -223,6 +244,7 @@ private:
   Time horizon_ = 0;
   Time late_ = kNever; // earliest begin in the simulated past
   std::vector<std::uint32_t> late_ranks_;
+  std::vector<Device> late_presses_; // whose ports changed in the simulated past
   // How far an answer makes the optimistic mode go, by rank: kNever for an unresolved wait.
   std::vector<Time> wanted_;
   std::size_t wanted_unbounded_ = 0;

@@ -62,7 +62,7 @@ void Network::settle() {
 }
 
 Time Network::next() {
-  if (!shares_.touched().empty()) {
+  if (!shares_.solved()) {
     settle();
   }
   return heap_.top_time();
@@ -76,6 +76,17 @@ void Network::move(Time time) {
   EIDOLON_CHECK(time > now_, "the network's clock is monotone");
   EIDOLON_CHECK(time <= limit, "no end is passed over");
   now_ = time;
+}
+
+void Network::set_capacity(std::uint32_t link, Level capacity) {
+  const Level before = shares_.capacity(link);
+  if (capacity == before) {
+    return;
+  }
+  if (keep_journal_) {
+    journal_.push_back({.time = now_, .rate = before, .change = Change::kCapacity, .number = link});
+  }
+  shares_.set_capacity(link, capacity);
 }
 
 void Network::begin(std::uint32_t number) {
@@ -164,6 +175,9 @@ void Network::cut(Time time, Undone &undone) {
       free_flows_.push_back(entry.number);
       break;
     }
+    case Change::kCapacity:
+      shares_.set_capacity(entry.number, entry.rate);
+      break;
     case Change::kEnd:
       begin(entry.number);
       undone.ended.push_back(flows_[entry.number].tag);

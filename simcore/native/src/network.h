@@ -41,6 +41,9 @@ public:
   explicit Network(bool journal) : keep_journal_(journal) {}
 
   std::uint32_t add_link(std::uint64_t bytes_per_s) { return shares_.add_link(level_of(bytes_per_s)); }
+  // What the link was added with, in levels; how much it has from now on, at most that.
+  [[nodiscard]] Level capacity(std::uint32_t link) const { return shares_.capacity(link); }
+  void set_capacity(std::uint32_t link, Level capacity);
   // The number of this route; the same for the same links.
   std::uint32_t add_route(std::span<const std::uint32_t> links);
 
@@ -89,7 +92,7 @@ private:
 
     template <typename Archive> void archive(Archive &ar) { ar(served, since, rate, goals); }
   };
-  enum class Change : std::uint32_t { kRate, kLevel, kStart, kEnd };
+  enum class Change : std::uint32_t { kRate, kLevel, kStart, kEnd, kCapacity };
   struct Entry {
     Volume served = 0;
     Time time = 0;

@@ -131,7 +131,17 @@ void Rank::member_under_way(std::uint64_t group, std::uint32_t member, int chang
   Activity &activity = devices_[lanes_[groups_[group].members[member].lane].device].activity;
   const Activity::Piece &present = activity.present();
   EIDOLON_CHECK(time >= present.time, "a device's clock is monotone");
-  activity.set(time, present.collectives + change, present.busy);
+  activity.set(time, present.collectives + change, present.busy, present.left);
+}
+
+bool Rank::communicated_since(Time time) const {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [&](const Device &device) { return device.activity.communicated_since(time); });
+}
+
+std::int64_t Rank::left_of(std::uint32_t number) const {
+  const auto at = std::find_if(devices_.begin(), devices_.end(), [&](const Device &d) { return d.number == number; });
+  return at == devices_.end() ? kReferenceRate : at->activity.present().left;
 }
 
 Time Rank::next_time() const {
@@ -172,18 +182,36 @@ void Rank::step(Time time, const std::vector<RateTable> &tables) {
     }
   }
   for (std::uint32_t d = 0; d < devices_.size(); ++d) {
-    std::int32_t busy = 0;
-    for (const Lane &lane : lanes_) {
-      if (lane.device == d && lane.blocked()) {
-        const Segment &segment = lane.segments[lane.known];
-        busy += segment.kind == Segment::Kind::kPlain && segment.begun ? 1 : 0;
-      }
-    }
-    Activity &activity = devices_[d].activity;
-    activity.set(time, activity.present().collectives, busy);
+    weigh(d, time, tables);
   }
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
     predict(i, tables);
+  }
+}
+
+// What the device does from now on, and what that leaves to its collectives: what the most demanding lane does.
+void Rank::weigh(std::uint32_t number, Time time, const std::vector<RateTable> &tables) {
+  Device &device = devices_[number];
+  const Activity::Piece before = device.activity.present();
+  std::int32_t busy = 0;
+  std::int64_t left = kReferenceRate;
+  for (const Lane &lane : lanes_) {
+    if (lane.device != number || !lane.blocked()) {
+      continue;
+    }
+    const Segment &segment = lane.segments[lane.known];
+    if (segment.kind != Segment::Kind::kPlain || !segment.begun) {
+      continue;
+    }
+    ++busy;
+    if (before.collectives > 0) {
+      const Node &node = lane.nodes[segment.first];
+      left = std::min(left, tables[node.table].rates(node.work_class)[RateTable::kLeaves]);
+    }
+  }
+  device.activity.set(time, before.collectives, busy, left);
+  if (left != before.left) {
+    pressed.push_back(device.number);
   }
 }
 

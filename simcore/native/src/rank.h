@@ -109,6 +109,10 @@ public:
   // Of a rank that joins late.
   void start_at(Time time) { clock_ = now = time; }
   [[nodiscard]] bool isolated() const { return open_groups_ == 0; }
+  // A collective was under way on one of its devices at some time after `time`.
+  [[nodiscard]] bool communicated_since(Time time) const;
+  // What the device with this number leaves of its ports to collectives now.
+  [[nodiscard]] std::int64_t left_of(std::uint32_t device) const;
   // Collectives that the host waits for and that this rank has reached.
   [[nodiscard]] std::vector<std::uint64_t> waits_for() const;
   [[nodiscard]] Time end_of(const Ref &ref) const {
@@ -128,6 +132,7 @@ public:
   [[nodiscard]] std::size_t live_nodes() const;
 
   std::vector<Event> events;
+  std::vector<std::uint32_t> pressed; // numbers of devices that leave another share of their ports than before
   std::vector<Ask> asks;
   std::vector<Span> spans;
   std::uint64_t owed = 0; // answers, those included whose operation is not issued yet
@@ -143,8 +148,8 @@ public:
 
   template <typename Archive> void archive(Archive &ar) {
     ar(number_, settings_, lanes_, lanes_by_number_, devices_, groups_, ops_, keys_, gone_, key_undo_, waits_, marks_,
-       next_, clock_, waiting_, stalled_, stall_, issue_at_, wait_refs_, predicted_, table_, open_groups_, events, asks,
-       spans, owed, coupled, idle, ended, now, told, counters);
+       next_, clock_, waiting_, stalled_, stall_, issue_at_, wait_refs_, predicted_, table_, open_groups_, events,
+       pressed, asks, spans, owed, coupled, idle, ended, now, told, counters);
   }
 
 private:
@@ -234,6 +239,7 @@ private:
   void log_key(std::uint64_t key);
   void key_gone(const Node &node, const Ref &ref, Time end);
   void predict(std::uint32_t lane, const std::vector<RateTable> &tables);
+  void weigh(std::uint32_t device, Time time, const std::vector<RateTable> &tables);
   void forget_lane(std::uint32_t lane, Time horizon);
   void emit(const Span &span);
   std::uint32_t lane_index(std::uint32_t lane);

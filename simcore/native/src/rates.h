@@ -1,11 +1,14 @@
 // How fast device work goes: a rate per class of work, by what else happens on the device.
 //
 // A table gives each class four rates, in 2^-20 of the reference rate: alone, while a collective is under way on the
-// device, while another lane of the device works, and with both. A table whose four rates are equal for each class
+// device, while another lane of the device works, and with both; and what work of the class *leaves* of the device's
+// ports to the collectives beside it, as a share of their capacity in the same unit (a collective's own blocks compete
+// for multiprocessors and memory with the work). A table whose four rates are equal for each class and that leaves all
 // *scales* work and nothing more; any other *couples* the lanes of a device, to each other and to its collectives.
 //
 // `Activity` is a device's history of what was under way when. The progress of a kernel is a pure function of its start
-// and this history, so undoing history is all it takes to undo progress.
+// and this history, so undoing history is all it takes to undo progress. What is left to collectives takes effect on
+// links (Network::set_capacity), which keep a history of their own.
 #pragma once
 
 #include <array>
@@ -21,17 +24,19 @@ struct RateTable {
   static constexpr std::size_t kAlone = 0;
   static constexpr std::size_t kWithCollective = 1;
   static constexpr std::size_t kWithLane = 2;
-  using Rates = std::array<std::int64_t, 4>; // index: kWithCollective | kWithLane
+  static constexpr std::size_t kLeaves = 4;
+  using Rates = std::array<std::int64_t, 5>; // index: kWithCollective | kWithLane; kLeaves
 
   std::vector<Rates> classes; // classes beyond the end go at the reference rate
 
   [[nodiscard]] Rates rates(std::uint16_t work_class) const {
-    return work_class < classes.size() ? classes[work_class]
-                                       : Rates{kReferenceRate, kReferenceRate, kReferenceRate, kReferenceRate};
+    return work_class < classes.size()
+               ? classes[work_class]
+               : Rates{kReferenceRate, kReferenceRate, kReferenceRate, kReferenceRate, kReferenceRate};
   }
   [[nodiscard]] bool couples() const {
     for (const Rates &rates : classes) {
-      if (rates[1] != rates[0] || rates[2] != rates[0] || rates[3] != rates[0]) {
+      if (rates[1] != rates[0] || rates[2] != rates[0] || rates[3] != rates[0] || rates[kLeaves] != kReferenceRate) {
         return true;
       }
     }
@@ -49,8 +54,9 @@ class Activity {
 public:
   struct Piece {
     Time time = 0;
-    std::int32_t collectives = 0; // under way
-    std::int32_t busy = 0;        // lanes that work
+    std::int32_t collectives = 0;       // under way
+    std::int32_t busy = 0;              // lanes that work
+    std::int64_t left = kReferenceRate; // of the ports, to collectives; all of them while none is under way
   };
 
   Activity() { pieces_.push_back({}); }
@@ -58,14 +64,22 @@ public:
   [[nodiscard]] const Piece &present() const { return pieces_.back(); }
 
   // From `time` on; the present state if it is the same.
-  void set(Time time, std::int32_t collectives, std::int32_t busy) {
+  void set(Time time, std::int32_t collectives, std::int32_t busy, std::int64_t left) {
     Piece &last = pieces_.back();
     if (last.time == time) {
-      last.collectives = collectives;
-      last.busy = busy;
-    } else if (last.collectives != collectives || last.busy != busy) {
-      pieces_.push_back({time, collectives, busy});
+      last = {time, collectives, busy, left};
+    } else if (last.collectives != collectives || last.busy != busy || last.left != left) {
+      pieces_.push_back({time, collectives, busy, left});
     }
+  }
+
+  // A collective was under way at some time after `time`.
+  [[nodiscard]] bool communicated_since(Time time) const {
+    std::uint64_t at = pieces_.end() - 1;
+    while (pieces_[at].collectives == 0 && at > pieces_.first() && pieces_[at].time > time) {
+      --at;
+    }
+    return pieces_[at].collectives > 0;
   }
 
   void cut(Time time) {

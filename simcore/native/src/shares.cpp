@@ -41,6 +41,19 @@ void Shares::enqueue(std::uint32_t link) {
   }
 }
 
+void Shares::set_capacity(std::uint32_t number, Level capacity) {
+  Link &link = links_[number];
+  if (capacity == link.capacity) {
+    return;
+  }
+  link.capacity = capacity;
+  link.demand = 0; // counts no bound beyond the capacity
+  for (const Entry &entry : link.entries) {
+    link.demand += link.demand_of(entry.bound, entry.weight);
+  }
+  enqueue(number);
+}
+
 void Shares::touch(std::uint32_t route) {
   if (!routes_[route].touched) {
     routes_[route].touched = true;

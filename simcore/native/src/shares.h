@@ -39,11 +39,17 @@ public:
   std::uint32_t add_link(Level capacity);
   std::uint32_t add_route(std::span<const std::uint32_t> links);
 
+  [[nodiscard]] Level capacity(std::uint32_t link) const { return links_[link].capacity; }
+  // From now on, at most what the link was added with.
+  void set_capacity(std::uint32_t link, Level capacity);
+
   void add_weight(std::uint32_t route, std::int64_t delta);
   // Puts the route on the list of `touched` routes.
   void touch(std::uint32_t route);
   void solve();
 
+  // Nothing changed since the last solution.
+  [[nodiscard]] bool solved() const { return touched_.empty() && queue_.empty(); }
   [[nodiscard]] Level level(std::uint32_t route) const { return routes_[route].level; }
   [[nodiscard]] std::int64_t weight(std::uint32_t route) const { return routes_[route].weight; }
   [[nodiscard]] std::size_t links() const { return links_.size(); }

@@ -124,8 +124,11 @@ struct World {
   std::vector<std::tuple<std::vector<std::uint32_t>, Time, std::vector<FlowSpec>>> collectives;
   bool coupled;
   std::uint32_t depth;
+  std::int64_t leaves; // of ports, the first class of work
 
-  explicit World(Random &random) : fabric(random), coupled(pick(random, 3) == 0), depth(pick(random, 3) * 3) {
+  explicit World(Random &random)
+      : fabric(random), coupled(pick(random, 3) == 0), depth(pick(random, 3) * 3),
+        leaves(pick(random, 2) == 0 ? kReferenceRate : kReferenceRate / 2) {
     programs.resize(1 + pick(random, 4));
     const std::uint64_t rounds = 1 + pick(random, 8);
     for (std::uint64_t round = 0; round < rounds; ++round) {
@@ -190,7 +193,8 @@ struct World {
       engine.add_link(link, 0);
     }
     const std::uint16_t table =
-        engine.add_rates({{{kReferenceRate, kReferenceRate / 2, kReferenceRate * 2 / 3, kReferenceRate / 5}}});
+        engine.add_rates({{{kReferenceRate, kReferenceRate / 2, kReferenceRate * 2 / 3, kReferenceRate / 5, leaves},
+                           {kReferenceRate, kReferenceRate, kReferenceRate, kReferenceRate, kReferenceRate / 3}}});
     for (std::uint32_t rank = 0; rank < programs.size(); ++rank) {
       engine.add_rank(rank);
       for (std::uint32_t lane = 0; lane < 3; ++lane) {
@@ -198,6 +202,10 @@ struct World {
       }
       if (coupled) {
         engine.set_rates(rank, table);
+      }
+      for (std::uint32_t device = 0; device < 2; ++device) {
+        const std::uint32_t link = 2 * rank + device;
+        engine.set_ports(rank, device, {static_cast<std::uint32_t>(link % fabric.links.size()), 0});
       }
     }
     for (const auto &[members, latency, flows] : collectives) {

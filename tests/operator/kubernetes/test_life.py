@@ -5,10 +5,12 @@ The API server, the kubelet and the core are in memory (kubernetes_lab.py); time
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 from kubernetes_lab import Lab
 
+from eidolon_operator.kubernetes.client import core_path
 from eidolon_operator.kubernetes.status import Kind
 from eidolon_operator.kubernetes.world import ApiError, Key
 
@@ -34,7 +36,7 @@ def test_a_new_object_gets_its_status_first_then_what_it_needs_then_pods(lab: La
     assert lab.condition("ServersReady") == (
         "False",
         "Creating",
-        "0 of 2 are ready; being made: demo-server-0, demo-server-1",
+        "0 of 2 are ready; being made and started: demo-server-0, demo-server-1",
     )
 
 
@@ -224,6 +226,15 @@ def test_a_pod_lost_after_the_start_ends_the_run(lab: Lab) -> None:
     assert lab.status["failures"][0]["message"] == "demo-server-1: the pod is gone"
     lab.look(after_s=5)
     assert lab.pod_names() == ["demo-core", "demo-server-0"], "nothing is made again"
+
+
+def test_a_lost_server_is_named_whoever_notices_first(lab: Lab) -> None:
+    lab.start()
+    asyncio.run(lab.api.delete(core_path("pods", "lab", "demo-server-1")))
+    lab.core_says("Failed", reason="ServerLost", message="server 1 was taken down")
+    lab.look(after_s=1)
+    told = "lost after the run had begun: demo-server-1; server 1 was taken down"
+    assert lab.condition("Failed") == ("True", "ServerLost", told)
 
 
 def test_a_pod_that_only_the_watch_lost_is_not_lost(lab: Lab) -> None:

@@ -34,6 +34,8 @@ def build(world: World, *, optimistic: bool, keep_all: bool = False) -> tuple[Na
             engine.add_lane(rank, lane, device)
         if world.first_table:
             engine.set_rates(rank, world.first_table)
+        for device in set(world.lanes.values()):
+            engine.set_ports(rank, device, world.ports.get((rank, device), ()))
     handles = [
         engine.collective(c.participants, c.latency, tuple(Flow(f.route, f.bytes, f.weight) for f in c.flows))
         for c in world.collectives

@@ -50,10 +50,11 @@ class World:
     lanes: dict[int, int] = field(default_factory=lambda: {0: 0})  # lane -> device, the same for all ranks
     links: list[tuple[int, int]] = field(default_factory=list)  # bytes/s, latency
     collectives: list[Collective] = field(default_factory=list)  # COLLECTIVE's value is the index
-    tables: list[list[tuple[int, int, int, int]]] = field(default_factory=list)  # number 1, 2, ...
+    tables: list[list[tuple[int, ...]]] = field(default_factory=list)  # number 1, 2, ...: five rates of each class
     first_table: int = 0
     depth: int = 0
     jumps: dict[tuple[int, int], int] = field(default_factory=dict)
+    ports: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # (rank, device) -> links
 
 
 def ceil(a: int, b: int) -> int:
@@ -62,8 +63,8 @@ def ceil(a: int, b: int) -> int:
 
 def fair_levels(capacities: list[int], flows: list[tuple[tuple[int, ...], int]]) -> list[int]:
     """Levels (per unit of weight) of flows (route, weight): fill all links, the least level first; links with the same
-    level together."""
-    left = [capacity * LEVEL for capacity in capacities]
+    level together. Capacities are levels, too."""
+    left = list(capacities)
     levels = [-1] * len(flows)
     while -1 in levels:
         weight = [0] * len(left)
@@ -152,6 +153,9 @@ class Simulation:
         self.world = world
         self.hosts = [Host(world, number) for number in range(len(world.programs))]
         self.collectives = [State(spec) for spec in world.collectives]
+        self.coupled = bool(world.first_table) and any(
+            len(set(row[:4])) > 1 or row[4] != RATE for row in world.tables[world.first_table - 1]
+        )
         self.now = 0
 
     # ---- at one instant ----
@@ -331,36 +335,52 @@ class Simulation:
                     found.append((host, self.world.lanes[number], node))
         return found
 
+    def communicates(self, host: Host, device: int) -> bool:
+        """A collective is under way there."""
+        return any(
+            state.start is not None
+            and state.end is None
+            and any(
+                group.rank == host.number
+                and any(
+                    self.collectives[op.value] is state and self.world.lanes[op.lane] == device
+                    for _, op, _ in group.members
+                )
+                for group in state.reached
+            )
+            for state in self.collectives
+        )
+
+    def row(self, node: Node) -> tuple[int, ...]:
+        table = self.world.tables[node.table - 1] if node.table else []
+        return table[node.op.work_class] if node.op.work_class < len(table) else (RATE,) * 5
+
     def rates(self, working: list[tuple[Host, int, Node]]) -> list[int]:
         result = []
         for host, device, node in working:
-            collectives = any(
-                state.start is not None
-                and state.end is None
-                and any(
-                    group.rank == host.number
-                    and any(
-                        self.collectives[op.value] is state and self.world.lanes[op.lane] == device
-                        for _, op, _ in group.members
-                    )
-                    for group in state.reached
-                )
-                for state in self.collectives
-            )
             others = any(h is host and d == device and n is not node for h, d, n in working)
-            table = self.world.tables[node.table - 1] if node.table else []
-            row = table[node.op.work_class] if node.op.work_class < len(table) else (RATE,) * 4
-            result.append(row[collectives + 2 * others])
+            result.append(self.row(node)[self.communicates(host, device) + 2 * others])
         return result
 
+    def capacities(self, working: list[tuple[Host, int, Node]]) -> list[int]:
+        """Levels of the links, with what the work of the devices that are there leaves of them."""
+        left = [RATE] * len(self.world.links)
+        for host, device, node in working:
+            if self.coupled and self.communicates(host, device):
+                for link in self.world.ports.get((host.number, device), ()):
+                    left[link] = min(left[link], self.row(node)[4])
+        return [
+            max(1, capacity * LEVEL * share // RATE)
+            for (capacity, _), share in zip(self.world.links, left, strict=True)
+        ]
+
     def run(self) -> None:
-        capacities = [capacity for capacity, _ in self.world.links]
         while True:
             self.instant()
             working = self.working()
             rates = self.rates(working)
             moving = [t for s in self.collectives for t in s.transfers if t.end is None and t.start <= self.now]
-            levels = fair_levels(capacities, [(t.flow.route, t.flow.weight) for t in moving])
+            levels = fair_levels(self.capacities(working), [(t.flow.route, t.flow.weight) for t in moving])
             times = [self.now + ceil(n.left, rate) for (_, _, n), rate in zip(working, rates, strict=True)]
             times += [self.now + ceil(t.left, level) for t, level in zip(moving, levels, strict=True)]
             times += [t.start for s in self.collectives for t in s.transfers if t.start > self.now]

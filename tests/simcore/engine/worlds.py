@@ -59,11 +59,14 @@ def filler(rng: random.Random, world: World, rank: int) -> None:
         program += [Operation(Op.IDLE), Operation(Op.RESUME, host=rng.choice([0, 4]))]
 
 
-def rates(rng: random.Random, *, coupled: bool) -> list[tuple[int, int, int, int]]:
+def rates(rng: random.Random, *, coupled: bool) -> list[tuple[int, ...]]:
     def one() -> int:
         return rng.choice([RATE, RATE // 2, RATE * 3 // 4, RATE - 1, RATE * 2])
 
-    return [(one(), one(), one(), one()) if coupled else (one(),) * 4 for _ in range(2)]
+    def leaves() -> int:
+        return rng.choice([RATE, RATE // 2, RATE // 3, RATE - 1])
+
+    return [(one(), one(), one(), one(), leaves()) if coupled else ((one(),) * 4 + (RATE,)) for _ in range(2)]
 
 
 def random_world(rng: random.Random, ranks: int, meetings: int, kind: str, depth: int) -> World:
@@ -71,7 +74,7 @@ def random_world(rng: random.Random, ranks: int, meetings: int, kind: str, depth
     links, routes = topology(rng)
     tables = [rates(rng, coupled=kind == "coupled") for _ in range(2)] if kind != "plain" else []
     if kind == "coupled":
-        tables[0][0] = (RATE, RATE // 2, RATE // 3, RATE // 5)
+        tables[0][0] = (RATE, RATE // 2, RATE // 3, RATE // 5, RATE // 2)
     world = World(
         [[] for _ in range(ranks)],
         LANES,
@@ -81,6 +84,9 @@ def random_world(rng: random.Random, ranks: int, meetings: int, kind: str, depth
         rng.choice([0, 1]) if kind == "scaled" else int(kind == "coupled"),
         depth,
     )
+    for rank in range(ranks):  # few links, so that some are a port of two
+        for device in (0, 1) if rng.random() < 0.8 else ():
+            world.ports[rank, device] = tuple(rng.sample(range(len(links)), rng.randint(0, min(2, len(links)))))
     swap = rng.random() < 0.05
     for _ in range(meetings):
         for rank in range(ranks):
