@@ -155,6 +155,37 @@ static void a_group_is_issued_at_its_end() {
   ncclCommDestroy(comm);
 }
 
+static void a_group_mixes_communicators_collectives_sends_and_splits() {
+  ncclUniqueId id, other_id;
+  ncclGetUniqueId(&id);
+  ncclGetUniqueId(&other_id);
+  ncclComm_t comm, other, child = nullptr;
+  CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  CHECK_EQUAL(ncclCommInitRank(&other, 2, other_id, 1), ncclSuccess);
+  auto *sum = static_cast<char *>(known(32, 5)), *got = static_cast<char *>(known(32)),
+       *all = static_cast<char *>(known(32));
+  ncclGroupStart();
+  CHECK_EQUAL(ncclAllReduce(sum, sum, 8, ncclFloat32, ncclMax, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclSend(sum, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclRecv(got, 8, ncclInt8, 1, comm, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclAllGather(sum, all, 16, ncclInt8, other, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclSuccess);
+  CHECK_EQUAL(value_known(got, 8), 8); // nothing is done yet
+  CHECK_EQUAL(ncclGroupEnd(), ncclSuccess);
+  CHECK_EQUAL(value_known(got, 8), 0);
+  CHECK_EQUAL(value_known(sum, 32), 32);
+  char back[32];
+  CHECK_EQUAL(value_read(all, 32, back), 0);
+  CHECK(back[0] == 5 && back[31] == 5);
+  int members;
+  CHECK_EQUAL(ncclCommCount(child, &members), ncclSuccess);
+  CHECK_EQUAL(members, 2);
+  for (ncclComm_t each : {child, other, comm})
+    CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
+  for (char *each : {sum, got, all})
+    mem_free(each);
+}
+
 static void one_process_holds_several_devices() {
   ncclComm_t comms[2];
   CHECK_EQUAL(ncclCommInitAll(comms, 2, nullptr), ncclSuccess);
@@ -327,6 +358,7 @@ int main() {
   a_communicator_knows_its_place();
   collectives_leave_what_can_be_known();
   a_group_is_issued_at_its_end();
+  a_group_mixes_communicators_collectives_sends_and_splits();
   one_process_holds_several_devices();
   registered_memory_has_a_handle_and_a_window_knows_its_buffer();
   a_communicator_ends_in_order_or_at_once();
