@@ -1,6 +1,6 @@
 """What the model says of sizes that it was not fitted to, between those that it was.
 
-Two ways, both printed by ``python -m bench.collectives held``:
+Three ways, all printed by ``python -m bench.collectives held``:
 
 *Leave one out*: each point of the H100 graphs is told from the tables' model, the start of a launch, and what is left
 at the **other** sizes, smoothed as the fit does. A size's nearest neighbours are then a factor of four away, twice as
@@ -9,6 +9,9 @@ far as any size between the listed ones is.
 *Between*: sizes that no fit has seen, on two H200, from four sweeps on three machines. They differ from each other as
 much as the model does from them (their difference is printed too), so the quickest counts: what disturbs a measurement
 makes it longer.
+
+*In the tables*: NCCL alone on two and four H100 at the sizes that were held out of the fit (gaps are as wide as between
+the listed ones).
 """
 
 from __future__ import annotations
@@ -89,8 +92,21 @@ def between() -> tuple[list[Told], list[float]]:
     return told, apart
 
 
+def in_tables(ranks: int) -> list[Told]:
+    """The H100's tables at held-out sizes, each half-way between two that were fitted, as the sizes between the listed
+    ones are; a size's time is the median of its rows (types, versions), as is its error."""
+    chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
+    of_size: dict[tuple[str, int], list[Told]] = {}
+    for p in measured.tables("h100-sxm"):
+        if p.held_out and p.ranks == ranks and p.bytes >= 1024:
+            wanted = tuner.Options(version=p.nccl, nvls=p.dtype != "int8")
+            us = chooser.choose(p.op, p.bytes, tuner.Shape(ranks), wanted, launched=False).us
+            of_size.setdefault((p.op, p.bytes), []).append(Told(p, us / p.us - 1))
+    return [sorted(rows, key=lambda t: t.error)[len(rows) // 2] for rows in of_size.values()]
+
+
 def show() -> None:
-    """Prints both."""
+    """Prints all three."""
     told = leave_one_out()
     _line("H100 in graphs, each size left out in turn", told)
     without = dips(told)
@@ -104,6 +120,13 @@ def show() -> None:
     told, apart = between()
     _line("2 H200, sizes between, by H100's model, the quickest of two to four sweeps", told)
     print(f"  the others are slower by {_mean(apart):.1%} on average, {max(apart):.0%} at most")
+    if measured.have_tables():
+        for ranks in (2, 4):
+            told = in_tables(ranks)
+            _line(f"{ranks} H100 in the tables, sizes between the fitted ones", told)
+            for p, error in told:
+                if abs(error) > 0.15:
+                    print(f"    {p.op} x{p.ranks}, {p.bytes} B: {p.us:.1f} us measured, {error:+.1%}")
 
 
 def _mean(errors: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 
 from e2e.runs import Run
 
+TORCH_214 = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eidolon/torch214/bin/python"
 SCRIPT = "e2e/local/workloads/distributed.py"
 CHECKS = (
     *("all_reduce", "one_number", "movement", "all_to_all", "point_to_point"),
@@ -28,6 +30,17 @@ def test_values_cross_between_ranks(run: Run, servers: int, gpus: int) -> None:
     for rank in range(servers * gpus):
         for check in CHECKS:
             assert f"rank {rank}: {check} is right" in result.out, result.all_output
+
+
+@pytest.mark.slow
+def test_the_other_supported_torch_does_the_same(run: Run) -> None:
+    if not TORCH_214.is_file():
+        pytest.skip("no second torch (make setup-torch214)")
+    launch = [str(TORCH_214), "-m", "torch.distributed.run", "--nproc-per-node", "2", SCRIPT]
+    result = run("--gpus-per-server", "2", "--", *launch, timeout_s=900)
+    assert result.code == 0, result.all_output
+    for check in CHECKS:
+        assert result.out.count(f"{check} is right") == 2, result.all_output
 
 
 @pytest.mark.slow

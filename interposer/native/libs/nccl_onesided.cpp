@@ -5,10 +5,12 @@
 namespace eidolon::nccl {
 namespace {
 
+// Said on the standard error too: torch shows its own text only.
 ncclResult_t refuse(const char *function) {
+  constexpr const char *kText = "%s: access to the memory of another rank is not emulated; use collectives, or sends";
   unmodelled("nccl", function);
-  return fail(ncclInvalidUsage, "%s: access to the memory of another rank is not emulated; use collectives, or sends",
-              function);
+  warn_once(kText, function);
+  return fail(ncclInvalidUsage, kText, function);
 }
 
 } // namespace

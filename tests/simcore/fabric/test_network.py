@@ -283,6 +283,53 @@ def test_the_engine_gives_a_lone_collective_the_time_that_the_pattern_says() -> 
     assert engine.spans(0)["end_ns"].tolist() == [pattern.alone_ns]
 
 
+def together_ns(network: Network, *calls: tuple[str, int, list[Port]]) -> list[int]:
+    """What each of these takes when all start at once."""
+    engine = network._engine
+    ranks = []
+    for number, (op, size, ports) in enumerate(calls):
+        pattern = network.collective(op, size, network.team(ports, tuner.options({"NCCL_ALGO": "Ring"})))
+        handle = engine.reserve()
+        ranks.append([100 * number + i for i in range(len(ports))])
+        for rank in ranks[-1]:
+            engine.add_rank(rank)
+            engine.add_lane(rank, 0, 0)
+        engine.define_as(handle, tuple(ranks[-1]), pattern.latency_ns, pattern.number)
+        for rank in ranks[-1]:
+            operation = np.zeros(1, OPERATION)
+            operation["op"], operation["value"] = Op.COLLECTIVE, handle
+            engine.ingest(rank, operation)
+    for of_call in ranks:
+        for rank in of_call:
+            engine.end_rank(rank)
+    assert engine.answers() == []
+    return [int(engine.spans(of_call[0])["end_ns"][0]) for of_call in ranks]
+
+
+def test_collectives_that_share_a_nic_take_twice_as_long_and_those_on_rails_of_their_own_do_not() -> None:
+    """Two communicators, of GPUs 0 and of GPUs 1 of two servers."""
+    calls = [("all_gather", GIB, [Port(server, device) for server in range(2)]) for device in range(2)]
+    own = {"servers": 2, "type": "rail", "spines": 0, "gpus": 2}
+    alone = together_ns(fabrics.network(nics_per_server=1, **own), calls[0])
+    shared = together_ns(fabrics.network(nics_per_server=1, **own), *calls)
+    apart = together_ns(fabrics.network(nics_per_server=2, **own), *calls)
+    assert shared == [pytest.approx(2 * alone[0], rel=0.01)] * 2
+    assert apart == [pytest.approx(alone[0], rel=0.01)] * 2
+
+
+def test_flows_through_an_oversubscribed_spine_share_it() -> None:
+    """Four communicators over leaves of one server and two NICs each: with two uplinks a leaf none waits for another,
+    with one each gets half."""
+    times = []
+    for oversubscription in (1, 2):
+        network = fabrics.network(
+            servers=4, gpus=2, type="leaf-spine", servers_per_leaf=1, oversubscription=oversubscription, routing="spray"
+        )
+        pairs = [("all_gather", GIB, [Port(2 * k, d), Port(2 * k + 1, d)]) for k in range(2) for d in range(2)]
+        times.append(together_ns(network, *pairs))
+    assert times[1] == [pytest.approx(2 * us, rel=0.02) for us in times[0]]
+
+
 def test_one_member_costs_a_launch_and_no_wire() -> None:
     network = fabrics.network()
     pattern = network.collective("all_reduce", GIB, network.team(fabrics.ports(1)))
