@@ -281,8 +281,8 @@ void check_engine(Random &random) {
 // others sleep or after all so far have ended. A conservative engine has to keep a place for each.
 void check_joining(Random &random) {
   Engine engine({false, false, 1, static_cast<std::uint32_t>(pick(random, 3) * 3)});
-  const std::uint16_t table =
-      engine.add_rates({{{kReferenceRate, kReferenceRate / 2, kReferenceRate * 2 / 3, kReferenceRate / 5}}});
+  const std::uint16_t table = engine.add_rates(
+      {{{kReferenceRate, kReferenceRate / 2, kReferenceRate * 2 / 3, kReferenceRate / 5, kReferenceRate}}});
   struct Process {
     std::uint64_t rounds = 0;
     std::uint64_t sequence = 0;
