@@ -41,10 +41,12 @@ _ROUNDS = 4  #: of the fixed point below: converges within 0.1 %
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The clock as a share of the greatest, and by class how many times as long work takes as at the greatest."""
+    """The clock as a share of the greatest, by class how many times as long work takes as at the greatest, and what
+    the work draws at this clock, as a share of the limit."""
 
     clock: float = 1.0
     slowdown: tuple[float, ...] = (1.0,) * CLASSES
+    power: float = POWER[MEMORY]
 
 
 FULL = Pace()
@@ -60,7 +62,8 @@ def pace(work_ns: Sequence[float], gpu: Gpu) -> Pace:
         times = [ns * slow for ns, slow in zip(work_ns, found.slowdown, strict=True)]
         drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times)) / sum(times)
         clock = max(LEAST_SHARE, min(1.0, drawn ** (-1.0 / EXPONENT)))
-        found = Pace(clock, tuple(_slowdown(clock, kind) for kind in range(CLASSES)))
+        slowdown = tuple(_slowdown(clock, kind) for kind in range(CLASSES))
+        found = Pace(clock, slowdown, min(1.0, drawn * clock**EXPONENT))
     return found
 
 

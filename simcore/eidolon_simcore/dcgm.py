@@ -13,8 +13,9 @@ What is modelled, and how:
 * an SM is active while something computes; a collective alone occupies :data:`COLLECTIVE_SMS` of them;
 * the tensor pipe is active for the time that the step's matrix arithmetic takes at the peak of its types; DRAM for the
   time that its bytes take at full bandwidth;
-* power is idle power plus shares of the rest up to the limit (:data:`IDLE_POWER`, :data:`POWER_SHARES`): round figures,
-  no measurement; temperature follows power (:data:`TEMPERATURES_C`). Clocks are the model's maximum.
+* the SM clock is that of the power model (:mod:`.clock`), which decides how long work takes: of the step that is being
+  issued. What work draws is that model's, too, for the time that SMs are active; else :data:`IDLE_POWER`, a round
+  figure. Temperature follows power (:data:`TEMPERATURES_C`).
 * no fault is simulated: XID is 0.
 """
 
@@ -29,12 +30,12 @@ import numpy as np
 
 from eidolon_simcore.accounts import Ledger
 from eidolon_simcore.catalogue import DeviceModel
+from eidolon_simcore.clock import FULL, Pace
 from eidolon_simcore.network import Link, Port
 from eidolon_simcore.snapshot import Snapshot
 
 COLLECTIVE_SMS = 16
 IDLE_POWER = 0.12  #: of the limit
-POWER_SHARES = {"sm": 0.4, "tensor": 0.35, "dram": 0.25}  #: of what is left above idle
 TEMPERATURES_C = (30.0, 70.0)  #: without power, at the limit
 DRIVER = "580.159.04"  #: as the shim's NVML says
 _MIB = 1 << 20
@@ -57,11 +58,12 @@ class Gauge:
     nvlink_in_bytes_per_s: float = 0.0
     used_bytes: int = 0
     energy_j: float = 0.0  #: in the final steps but the first
+    pace: Pace = FULL
 
     @property
     def power(self) -> float:
         """Share of the limit."""
-        return IDLE_POWER + (1 - IDLE_POWER) * _load(self.sm, self.tensor, self.dram)
+        return _power(self.pace, self.sm)
 
 
 def gauges(s: Snapshot) -> dict[Port, Gauge]:
@@ -73,12 +75,14 @@ def gauges(s: Snapshot) -> dict[Port, Gauge]:
     for port, (busy, sm, tensor, dram, to_device, from_device) in _shares(s, s.last).items():
         out, into = (wire.get((way, port), 0.0) / step_s if step_s else 0.0 for way in ("out", "in"))
         used = s.progress.allocated_bytes.get(port, 0)
-        found[port] = Gauge(busy, sm, tensor, dram, to_device, from_device, out, into, used, energy.get(port, 0.0))
+        rates = (to_device, from_device, out, into)
+        pace = s.paces.get(port, FULL)
+        found[port] = Gauge(busy, sm, tensor, dram, *rates, used, energy.get(port, 0.0), pace)
     return found
 
 
-def _load(sm: float, tensor: float, dram: float) -> float:
-    return POWER_SHARES["sm"] * sm + POWER_SHARES["tensor"] * tensor + POWER_SHARES["dram"] * dram
+def _power(pace: Pace, sm: float) -> float:
+    return IDLE_POWER + (pace.power - IDLE_POWER) * sm
 
 
 def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
@@ -102,8 +106,8 @@ def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
 def _energy_j(s: Snapshot) -> dict[Port, float]:
     time_s = s.progress.totals.time_ns / 1e9
     return {
-        port: s.model(port).gpu.power_limit_mw / 1e3 * time_s * (IDLE_POWER + (1 - IDLE_POWER) * _load(*shares[1:4]))
-        for port, shares in _shares(s, s.total).items()
+        port: s.model(port).gpu.power_limit_mw / 1e3 * time_s * _power(s.paces.get(port, FULL), sm)
+        for port, (_, sm, *_) in _shares(s, s.total).items()
     }
 
 
@@ -134,7 +138,11 @@ _GAUGE, _COUNTER = "gauge", "counter"
 
 #: The page, in dcgm-exporter's order of groups.
 FIELDS: Mapping[str, Field] = {
-    "DCGM_FI_DEV_SM_CLOCK": Field(_GAUGE, "SM clock frequency (in MHz).", lambda _, d: d.gpu.clock_khz / 1e3),
+    "DCGM_FI_DEV_SM_CLOCK": Field(
+        _GAUGE,
+        "SM clock frequency (in MHz), as power allows.",
+        lambda g, d: round(g.pace.clock * d.gpu.clock_khz / 1e3),
+    ),
     "DCGM_FI_DEV_MEM_CLOCK": Field(_GAUGE, "Memory clock (in MHz).", lambda _, d: d.gpu.memory_clock_khz / 1e3),
     "DCGM_FI_DEV_GPU_TEMP": Field(
         _GAUGE,

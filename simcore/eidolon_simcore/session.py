@@ -136,6 +136,7 @@ class Session:
         self.number = number
         self.left = False
         self.idle = False  # all its foreground threads sleep outside our calls
+        self.devices: set[int] = set()  # that it has used
         self.next_seq = 0
         self.taken = self.acknowledged = 0  # messages about this session on the present stream (proto: Taken)
         self._world = world
@@ -280,6 +281,7 @@ class Session:
                     raise InvalidBatchError(f"stream id {stream}")
                 self._lanes.add(stream)
                 device = int(used["device"][at])
+                self.devices.add(device)
                 self._world.engine.add_lane(self.rank, stream, device)
                 self._world.sinks.lane(self.rank, stream, self.server, device)
 

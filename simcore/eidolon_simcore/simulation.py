@@ -306,8 +306,7 @@ class Simulation:
     def _send_replies(self) -> None:
         replies, self._replies = self._replies, {}
         for (index, session), batch in replies.items():
-            send = self._servers[index].send
-            if send is not None:
+            if (send := self._servers[index].send) is not None:
                 send(pb.CoreMessage(replies=pb.ReplyBatch(session=session, replies=batch)))
 
     def _deliver(self, rank: int, seq: int, data: bytes) -> None:
@@ -317,8 +316,7 @@ class Simulation:
         session.bytes_sent(seq)
 
     def _send_payload(self, session: Session, number: int, seq: int, data: bytes) -> None:
-        send = self._servers[session.server].send
-        if send is not None:
+        if (send := self._servers[session.server].send) is not None:
             payload = pb.Payload(session=session.number, seq=seq, data=data, number=number)
             send(pb.CoreMessage(payload=payload))
 
@@ -505,6 +503,7 @@ class Simulation:
             last=self.accounts.last,
             total=self.accounts.total,
             links=tuple(self._network.links()),
+            paces={Port(s.server, device): s.pace for s in self._sessions.values() for device in s.devices},
             out_of_memory=refused,
             source_ns=self.source_ns(),
             unmodelled=unmodelled,
@@ -551,8 +550,7 @@ class Simulation:
 
     def _stop(self, server: Server) -> None:
         if server.send is not None:
-            failed = self.state == "Failed"
-            server.send(pb.CoreMessage(stop=pb.Stop(session=0, failed=failed, reason=self.reason)))
+            server.send(pb.CoreMessage(stop=pb.Stop(session=0, failed=self.state == "Failed", reason=self.reason)))
 
     def finished(self, now: float) -> bool:
         """True once every server has said goodbye, or had its time to after the run was over."""

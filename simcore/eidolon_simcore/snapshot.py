@@ -14,6 +14,7 @@ from typing import Any
 
 from eidolon_simcore.accounts import Ledger, empty_ledger
 from eidolon_simcore.catalogue import DeviceModel
+from eidolon_simcore.clock import Pace
 from eidolon_simcore.network import Link, Port
 from eidolon_simcore.steps import STARTUP, Step
 
@@ -88,6 +89,7 @@ class Snapshot:
     last: Ledger = field(default_factory=empty_ledger)  #: of the last final step
     total: Ledger = field(default_factory=empty_ledger)  #: of all but the first
     links: tuple[Link, ...] = ()
+    paces: Mapping[Port, Pace] = field(default_factory=dict)  #: clock and power of the step that is issued now
     out_of_memory: Mapping[Port, int] = field(default_factory=dict)  #: refused allocations so far
     source_ns: Mapping[str, int] = field(default_factory=dict)  #: device time by the source of its cost
     unmodelled: Mapping[str, int] = field(default_factory=dict)  #: calls by name

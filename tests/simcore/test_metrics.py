@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from eidolon_simcore import dcgm, metrics
 from eidolon_simcore.accounts import TIMES, KindTotal, Ledger
 from eidolon_simcore.catalogue import DeviceModel, gpu
+from eidolon_simcore.clock import CLASSES, pace
 from eidolon_simcore.network import Link, Port
+from eidolon_simcore.roofline import MATRIX
 from eidolon_simcore.snapshot import Progress, Snapshot
 from eidolon_simcore.steps import Step
 from eidolon_simcore.work import WORK_FIELDS
@@ -232,6 +234,17 @@ def test_dcgm_values_follow_the_work() -> None:
     assert computing["DCGM_FI_PROF_NVLINK_TX_BYTES"] == pytest.approx(1e8)
     assert computing["DCGM_FI_DEV_FB_USED"] == 20 << 10
     assert computing["DCGM_FI_DEV_FB_FREE"] == 60 << 10
+
+
+def test_dcgm_shows_the_clock_and_power_that_times_follow_from() -> None:
+    work = [0.0] * CLASSES
+    work[MATRIX] = 1e8
+    throttled = {Port(0, 0): pace(work, H100)}
+    busy, free = (dcgm_values(dcgm.page(snapshot(last=ledger(compute=100), paces=p))) for p in (throttled, {}))
+    assert busy["DCGM_FI_DEV_SM_CLOCK"] == pytest.approx(1_320, rel=0.02)  # measured, as is 697 W
+    assert busy["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx(697, rel=0.02)
+    assert free["DCGM_FI_DEV_SM_CLOCK"] == 1_980
+    assert free["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx(0.71 * 700)  # bound by memory
 
 
 def test_dcgm_knows_nvlinks_by_the_names_of_a_topology() -> None:
