@@ -3,6 +3,7 @@
 #include <cudnn_backend.h>
 
 #include <initializer_list>
+#include <iterator>
 #include <vector>
 
 #include "core.h"
@@ -197,7 +198,7 @@ static Descriptor product(Descriptor a, Descriptor b, Descriptor c) {
   set(d, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
   return finish(d);
 }
-static Descriptor pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor y) {
+static Descriptor pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor y, Descriptor b = nullptr) {
   Descriptor how = make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   set<cudnnPointwiseMode_t>(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, {mode});
   finish(how);
@@ -205,6 +206,8 @@ static Descriptor pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor 
   set(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
   set(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
   set(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  if (b != nullptr)
+    set(d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
   return finish(d);
 }
 
@@ -230,6 +233,49 @@ static void attention_is_recognised_by_its_products() {
   CHECK_EQUAL(value_known(out + size - 1, 1), 0);
   CHECK_EQUAL(value_known(out + size, 8), 8);
   CHECK_EQUAL(value_known(in, size), size);
+}
+
+// Whether attention of these sizes was launched, with or without a bias: ids of signatures are given in order.
+static bool launched(int64_t b, int64_t h, int64_t s, int64_t d, int64_t bias) {
+  static int64_t asked = 0;
+  const Attribute number[] = {{"n", asked++}};
+  const uint32_t next = signature("library", "test:next", number, 1);
+  const Attribute attributes[] = {{"b", b},       {"h", h},   {"sq", s},
+                                  {"skv", s},     {"d", d},   {"dv", d},
+                                  {"causal", 0},  {"kvh", h}, {"dtype", CUDNN_DATA_BFLOAT16},
+                                  {"bias", bias}, {"op", 0}};
+  return signature("attention", "forward", attributes, std::size(attributes)) < next;
+}
+
+// Attention to whose scores a tensor of these dimensions is added before the exponential.
+static void attend(int64_t s, std::initializer_list<int64_t> dims, std::initializer_list<int64_t> strides,
+                   bool generated) {
+  constexpr int64_t b = 2, h = 4, d = 16;
+  Descriptor q = tensor(0, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
+  Descriptor k = tensor(1, CUDNN_DATA_BFLOAT16, {b, h, d, s}, {s * h * d, d, 1, h * d});
+  Descriptor v = tensor(2, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
+  Descriptor scores = tensor(3, CUDNN_DATA_FLOAT, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
+  Descriptor weights = tensor(4, CUDNN_DATA_BFLOAT16, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
+  Descriptor o = tensor(5, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
+  Descriptor added = tensor(6, CUDNN_DATA_BFLOAT16, dims, strides, generated);
+  Descriptor moved = tensor(7, CUDNN_DATA_FLOAT, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
+  Descriptor g = graph({product(q, k, scores), pointwise(CUDNN_POINTWISE_ADD, scores, moved, added),
+                        pointwise(CUDNN_POINTWISE_EXP, moved, weights), product(weights, v, o)});
+  finish(g);
+  int64_t bytes = -1;
+  Descriptor made = plan(configurations(g, CUDNN_HEUR_MODE_A)[0], &bytes);
+  auto *in = static_cast<char *>(known(static_cast<size_t>(b * h * s * s * 2 + b * h * s * d * 2)));
+  execute(made, {0, 1, 2, 5, 6}, {in, in, in, in, in}, nullptr);
+}
+
+static void only_a_matrix_in_memory_is_a_bias() {
+  attend(8, {2, 1, 8, 8}, {64, 64, 8, 1}, false);
+  CHECK(launched(2, 4, 8, 16, 1));
+  attend(24, {1, 1, 1, 1}, {1, 1, 1, 1}, false); // a number for all
+  CHECK(launched(2, 4, 24, 16, 0));
+  attend(40, {2, 1, 40, 40}, {1600, 1600, 40, 1}, true); // a mask that the kernel makes itself
+  CHECK(launched(2, 4, 40, 16, 0));
+  CHECK(!launched(2, 4, 40, 16, 1));
 }
 
 static void unfinished_descriptors_are_refused() {
@@ -362,6 +408,7 @@ int main() {
   an_unmeasured_convolution_follows_the_rule();
   single_precision_offers_an_engine_without_tf32();
   attention_is_recognised_by_its_products();
+  only_a_matrix_in_memory_is_a_bias();
   unfinished_descriptors_are_refused();
   recurrent_sizes_are_those_of_an_h100();
   legacy_calls_forget_their_outputs();
