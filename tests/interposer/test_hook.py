@@ -403,7 +403,9 @@ def test_an_import_is_adapted_and_otherwise_untouched(python: Python) -> None:
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("__version__ = '2.99'\n")
     (package / "__init__.py").write_text("from . import optimizer\n")
-    (package / "optimizer.py").write_text("hooks = []\nregister_optimizer_step_post_hook = hooks.append\n")
+    (package / "optimizer.py").write_text(
+        "hooks = []\nregister_optimizer_step_post_hook = hooks.append\nregister_optimizer_step_pre_hook = id\n"
+    )
     python("""
         import importlib.util, inspect
         assert importlib.util.find_spec("torch.optim.optimizer").origin.endswith("optimizer.py")
@@ -543,6 +545,26 @@ def test_optimizer_steps_are_marks(torch_python: Python) -> None:
                 parameter.grad = torch.ones(2)
                 optimizer.step()
         assert log() == ["mark step 0"] * 6
+
+        class Both(torch.optim.Optimizer):  # as frameworks have it for many parts of a model
+            def __init__(self, *parts):
+                super().__init__([parameter], {})
+                self.parts = parts
+
+            def step(self):
+                for part in self.parts:
+                    part.step()
+
+        both = Both(torch.optim.SGD([parameter], lr=0.1), torch.optim.AdamW([parameter], lr=0.1))
+        both.step()
+        assert log() == ["mark step 0"] * 7
+        both.parts = (None,)
+        try:
+            both.step()
+        except AttributeError:
+            both.parts = ()
+        both.step()
+        assert log() == ["mark step 0"] * 8
 
         # Compiled code breaks at the stand-ins as it does at the builtins.
         @torch.compile(backend="eager")

@@ -32,8 +32,9 @@ timeout of a single store operation is left alone: programs poll with it.
 
 Steps
 -----
-A step of any ``torch.optim`` optimizer is a step mark. With ``EIDOLON_STEP_RANGE=NAME`` the end of each NVTX range of
-that name (``torch.cuda.nvtx``) is one instead; and once a program called ``eidolon.step()``, only those calls are.
+A step of any ``torch.optim`` optimizer is a step mark, unless it is part of another's (there are optimizers that hold
+optimizers). With ``EIDOLON_STEP_RANGE=NAME`` the end of each NVTX range of that name (``torch.cuda.nvtx``) is one
+instead; and once a program called ``eidolon.step()``, only those calls are.
 """
 
 from __future__ import annotations
@@ -261,13 +262,30 @@ class Steps:
         self._report(name.encode(), value)
 
     def follow_optimizers(self, module: Any) -> None:
-        """Marks a step after each step of an optimizer (``torch.optim.optimizer`` was imported)."""
+        """Marks a step after each step of an optimizer that is no part of another's (``torch.optim.optimizer`` was
+        imported)."""
+        import threading
+
+        local = threading.local()
+
+        def under_way(optimizer: object) -> list[int]:
+            """Of this thread: the optimizers whose step encloses this one's. Its own, if it failed, is over."""
+            if not hasattr(local, "steps"):
+                local.steps = []
+            steps: list[int] = local.steps
+            if id(optimizer) in steps:
+                del steps[steps.index(id(optimizer)) :]
+            return steps
+
+        def begin(optimizer: object, args: object, kwargs: object) -> None:
+            under_way(optimizer).append(id(optimizer))
 
         def mark(optimizer: object, args: object, kwargs: object) -> None:
-            if not self._explicit:
+            if not under_way(optimizer) and not self._explicit:
                 self._mark(b"step")
 
-        mark._torchdynamo_disable = True  # type: ignore[attr-defined]
+        begin._torchdynamo_disable = mark._torchdynamo_disable = True  # type: ignore[attr-defined]
+        module.register_optimizer_step_pre_hook(begin)
         module.register_optimizer_step_post_hook(mark)
 
     def follow_ranges(self, module: Any, wanted: str) -> None:
