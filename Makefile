@@ -25,7 +25,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 setup-frameworks demo test test-python test-native e2e e2e-local e2e-frameworks \
+.PHONY: help setup setup-torch214 setup-frameworks setup-torchtitan03 demo test test-python test-native e2e e2e-local e2e-frameworks \
   e2e-frameworks-fast e2e-kubernetes e2e-observe e2e-full lint tidy \
   format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
@@ -68,6 +68,14 @@ setup-frameworks: $(CACHE)/frameworks/.stamp
 $(CACHE)/frameworks/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/frameworks --compile-bytecode $(FRAMEWORKS)
 	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/frameworks
+	@touch $@
+
+# TorchTitan 0.3, on the torch that it needs.
+setup-torchtitan03: $(CACHE)/torchtitan03/.stamp
+
+$(CACHE)/torchtitan03/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
+	$(PYTHON) tools/bootstrap.py $(CACHE)/torchtitan03 --compile-bytecode torch==2.14.1 torchtitan==0.3.0 'torchao>=0.18,<0.19' numpy
+	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/torchtitan03
 	@touch $@
 
 # ---- native ----------------------------------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ e2e-observe: setup
 	$(BIN)/python -m pytest e2e/observe $(ARGS)
 
 # TorchTitan, DeepSpeed, Megatron-LM and others; minutes each.
-e2e-frameworks: setup setup-frameworks
+e2e-frameworks: setup setup-frameworks setup-torchtitan03
 	$(BIN)/python -m pytest e2e/frameworks -s $(ARGS)
 
 # One or two configurations of each framework.

@@ -18,6 +18,8 @@ __all__ = ["nothing_is_left"]
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 FRAMEWORKS = Path(os.environ.get("EIDOLON_FRAMEWORKS") or CACHE / "eidolon" / "frameworks")
+#: TorchTitan 0.3 needs a newer torch than the other frameworks (``make setup-torchtitan03``).
+TORCHTITAN03 = CACHE / "eidolon" / "torchtitan03"
 TO_END_S = 60  #: after the limit, and after Ctrl-C
 
 Train = Callable[..., Result]
@@ -60,15 +62,15 @@ def train(tmp_path: Path) -> Train:
 
     A run that is over its limit ends itself and says who waits for whom; one that does not is asked to, as by Ctrl-C.
     """
-    if not (FRAMEWORKS / "bin" / "torchrun").exists():
-        pytest.fail(f"no frameworks in {FRAMEWORKS}: make setup-frameworks")
     count = 0
 
-    def start(*arguments: str, limit_s: float, cwd: Path = REPOSITORY) -> Result:
+    def start(*arguments: str, limit_s: float, cwd: Path = REPOSITORY, site: Path = FRAMEWORKS) -> Result:
         nonlocal count
         count += 1
         directory = tmp_path / f"out-{count}"
-        own = {"VIRTUAL_ENV": str(FRAMEWORKS), "PATH": f"{FRAMEWORKS / 'bin'}:{os.environ['PATH']}"}
+        if not (site / "bin" / "torchrun").exists():
+            pytest.fail(f"no frameworks in {site}: make setup-frameworks setup-torchtitan03")
+        own = {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}
         began, watch = time.monotonic(), Watch()
         process = subprocess.Popen(
             [str(BIN / "eidolon"), "run", "--out", str(directory), "--time-limit", f"{limit_s:g}s", *arguments],

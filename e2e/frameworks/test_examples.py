@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.frameworks.conftest import Train
+from e2e.frameworks.conftest import FRAMEWORKS, TORCHTITAN03, Train
 from e2e.runs import REPOSITORY, Result
 
 EXAMPLES = Path("examples/frameworks")
@@ -19,9 +19,9 @@ STEPS = 4
 TITAN = r"step: +4 .*loss: +\d+\.\d+ .*memory: +\d+\.\d+GiB\(.*tps: +[1-9][\d,]* .*tflops: +\d.*mfu: +\d"
 
 
-def run(train: Train, name: str, *arguments: str, limit_s: float = 420, flags: int = 0) -> Result:
+def run(train: Train, name: str, limit_s: float = 420, flags: int = 0, site: Path = FRAMEWORKS) -> Result:
     """Runs an example; `flags` booleans that have no default may be read."""
-    result = train(str(EXAMPLES / f"{name}.yaml"), *arguments, limit_s=limit_s)
+    result = train(str(EXAMPLES / f"{name}.yaml"), limit_s=limit_s, site=site)
     reads = [read for read in result.summary["unknown_reads"] if read["default"] is None and not read["bulk"]]
     print(*(f"{read['count']} reads without a default: {read['site']}, {read['bytes']} B" for read in reads), sep="\n")
     items = [read for read in reads if "_local_scalar_dense" in read["site"]]  # `.item()`; not pieces of weights
@@ -55,6 +55,14 @@ def slow(*values: object) -> object:
 )
 def test_torchtitan(train: Train, name: str) -> None:
     result = run(train, name)
+    assert re.search(TITAN, plain(result)), result.all_output
+    assert len(result.summary["steps"]) == STEPS
+
+
+@pytest.mark.slow
+def test_torchtitan_03(train: Train) -> None:
+    """The first time it compiles its attention for minutes, by Triton and for real."""
+    result = run(train, "torchtitan03-fsdp2", limit_s=1500, site=TORCHTITAN03)
     assert re.search(TITAN, plain(result)), result.all_output
     assert len(result.summary["steps"]) == STEPS
 
