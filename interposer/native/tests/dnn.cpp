@@ -211,15 +211,22 @@ static Descriptor pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor 
   return finish(d);
 }
 
+// Operands 0 to 5 of attention; heads are interleaved, as frameworks lay them out: [batch, sequence, head, width].
+struct Attention {
+  Descriptor q, k, v, scores, weights, o;
+};
+static Attention attention(int64_t b, int64_t h, int64_t s, int64_t d) {
+  return {.q = tensor(0, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1}),
+          .k = tensor(1, CUDNN_DATA_BFLOAT16, {b, h, d, s}, {s * h * d, d, 1, h * d}),
+          .v = tensor(2, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1}),
+          .scores = tensor(3, CUDNN_DATA_FLOAT, {b, h, s, s}, {h * s * s, s * s, s, 1}, true),
+          .weights = tensor(4, CUDNN_DATA_BFLOAT16, {b, h, s, s}, {h * s * s, s * s, s, 1}, true),
+          .o = tensor(5, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1})};
+}
+
 static void attention_is_recognised_by_its_products() {
   constexpr int64_t b = 2, h = 4, s = 8, d = 16;
-  // Interleaved heads, as frameworks lay them out: [batch, sequence, head, width].
-  Descriptor q = tensor(0, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
-  Descriptor k = tensor(1, CUDNN_DATA_BFLOAT16, {b, h, d, s}, {s * h * d, d, 1, h * d});
-  Descriptor v = tensor(2, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
-  Descriptor scores = tensor(3, CUDNN_DATA_FLOAT, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
-  Descriptor weights = tensor(4, CUDNN_DATA_BFLOAT16, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
-  Descriptor o = tensor(5, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
+  const auto [q, k, v, scores, weights, o] = attention(b, h, s, d);
   Descriptor g =
       graph({product(q, k, scores), pointwise(CUDNN_POINTWISE_EXP, scores, weights), product(weights, v, o)});
   finish(g);
@@ -251,12 +258,7 @@ static bool launched(int64_t b, int64_t h, int64_t s, int64_t d, int64_t bias) {
 static void attend(int64_t s, std::initializer_list<int64_t> dims, std::initializer_list<int64_t> strides,
                    bool generated) {
   constexpr int64_t b = 2, h = 4, d = 16;
-  Descriptor q = tensor(0, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
-  Descriptor k = tensor(1, CUDNN_DATA_BFLOAT16, {b, h, d, s}, {s * h * d, d, 1, h * d});
-  Descriptor v = tensor(2, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
-  Descriptor scores = tensor(3, CUDNN_DATA_FLOAT, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
-  Descriptor weights = tensor(4, CUDNN_DATA_BFLOAT16, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
-  Descriptor o = tensor(5, CUDNN_DATA_BFLOAT16, {b, h, s, d}, {s * h * d, d, h * d, 1});
+  const auto [q, k, v, scores, weights, o] = attention(b, h, s, d);
   Descriptor added = tensor(6, CUDNN_DATA_BFLOAT16, dims, strides, generated);
   Descriptor moved = tensor(7, CUDNN_DATA_FLOAT, {b, h, s, s}, {h * s * s, s * s, s, 1}, true);
   Descriptor g = graph({product(q, k, scores), pointwise(CUDNN_POINTWISE_ADD, scores, moved, added),
