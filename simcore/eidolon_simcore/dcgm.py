@@ -10,12 +10,10 @@ exporter attributes a GPU to the pod that uses it: scrape this port with ``honor
 
 What is modelled, and how:
 
-* an SM is active while something computes; a collective alone occupies :data:`COLLECTIVE_SMS` of them;
 * the tensor pipe is active for the time that the step's matrix arithmetic takes at the peak of its types; DRAM for the
   time that its bytes take at full bandwidth;
-* the SM clock is that of the power model (:mod:`.clock`), which decides how long work takes: of the step that is being
-  issued. What work draws is that model's, too, for the time that SMs are active; else :data:`IDLE_POWER`, a round
-  figure. Temperature follows power (:data:`TEMPERATURES_C`).
+* active SMs, clock and power are those of :mod:`.power`, which says how; temperature follows power
+  (:data:`TEMPERATURES_C`);
 * no fault is simulated: XID is 0.
 """
 
@@ -30,12 +28,10 @@ import numpy as np
 
 from eidolon_simcore.accounts import Ledger
 from eidolon_simcore.catalogue import DeviceModel
-from eidolon_simcore.clock import FULL, Pace
 from eidolon_simcore.network import Link, Port
+from eidolon_simcore.power import Draw, active_sms, draw
 from eidolon_simcore.snapshot import Snapshot
 
-COLLECTIVE_SMS = 16
-IDLE_POWER = 0.12  #: of the limit
 TEMPERATURES_C = (30.0, 70.0)  #: without power, at the limit
 DRIVER = "580.159.04"  #: as the shim's NVML says
 _MIB = 1 << 20
@@ -48,8 +44,9 @@ _IN = re.compile(r"nvlink in (\d+)/(\d+)|.*>server(\d+)/gpu(\d+)(?:#\d+)?")
 class Gauge:
     """State of one device. Shares are of its last final step."""
 
-    busy: float = 0.0  #: a kernel runs, be it a collective's
+    draw: Draw
     sm: float = 0.0
+    busy: float = 0.0  #: a kernel runs, be it a collective's
     tensor: float = 0.0
     dram: float = 0.0
     to_device_bytes_per_s: float = 0.0
@@ -58,42 +55,32 @@ class Gauge:
     nvlink_in_bytes_per_s: float = 0.0
     used_bytes: int = 0
     energy_j: float = 0.0  #: in the final steps but the first
-    pace: Pace = FULL
-
-    @property
-    def power(self) -> float:
-        """Share of the limit."""
-        return _power(self.pace, self.sm)
 
 
 def gauges(s: Snapshot) -> dict[Port, Gauge]:
     """Every device of the run."""
-    found = {Port(server, device): Gauge() for server in range(len(s.devices)) for device in range(s.gpus_per_server)}
+    ports = (Port(server, device) for server in range(len(s.devices)) for device in range(s.gpus_per_server))
+    found = {port: Gauge(draw(s, port, 0.0)) for port in ports}
     wire = _nvlink(s.links, s.last)
     step_s = s.progress.step["time_ns"] / 1e9 if s.progress.step else 0.0
-    energy = _energy_j(s)
-    for port, (busy, sm, tensor, dram, to_device, from_device) in _shares(s, s.last).items():
+    active, energy = active_sms(s, s.last), _energy_j(s)
+    for port, (busy, tensor, dram, to_device, from_device) in _shares(s, s.last).items():
         out, into = (wire.get((way, port), 0.0) / step_s if step_s else 0.0 for way in ("out", "in"))
         used = s.progress.allocated_bytes.get(port, 0)
         rates = (to_device, from_device, out, into)
-        pace = s.paces.get(port, FULL)
-        found[port] = Gauge(busy, sm, tensor, dram, *rates, used, energy.get(port, 0.0), pace)
+        sm = active[port]
+        found[port] = Gauge(draw(s, port, sm), sm, busy, tensor, dram, *rates, used, energy.get(port, 0.0))
     return found
 
 
-def _power(pace: Pace, sm: float) -> float:
-    return IDLE_POWER + (pace.power - IDLE_POWER) * sm
-
-
 def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
-    """By device, the first fields of :class:`Gauge`; of ranks that share it, the sum."""
+    """By device, the fields of :class:`Gauge` from ``busy`` on; of ranks that share it, the sum."""
     window = ledger.column("window").clip(1).astype(np.float64)
-    compute, communication = ledger.column("compute") / window, ledger.column("communication") / window
+    busy = (ledger.column("compute") + ledger.column("communication")) / window
     tensor = ledger.working("tensor_ns") / window
     gpus = [s.model(port).gpu for port in ledger.ports]
     dram = ledger.working("memory_bytes") / (window * np.array([gpu.bandwidth_bytes_per_s / 1e9 for gpu in gpus]))
-    collective = np.array([min(1.0, COLLECTIVE_SMS / gpu.sm_count) for gpu in gpus])
-    columns = np.stack([compute + communication, compute + communication * collective, tensor, dram])
+    columns = np.stack([busy, tensor, dram])
     copies = np.stack([ledger.working("to_device_bytes"), ledger.working("from_device_bytes")]) * 1e9 / window
     out: dict[Port, tuple[float, ...]] = {}
     for port, row in zip(ledger.ports, np.concatenate([columns, copies]).T.tolist(), strict=True):
@@ -105,10 +92,7 @@ def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
 
 def _energy_j(s: Snapshot) -> dict[Port, float]:
     time_s = s.progress.totals.time_ns / 1e9
-    return {
-        port: s.model(port).gpu.power_limit_mw / 1e3 * time_s * _power(s.paces.get(port, FULL), sm)
-        for port, (_, sm, *_) in _shares(s, s.total).items()
-    }
+    return {port: draw(s, port, sm).watts * time_s for port, sm in active_sms(s, s.total).items()}
 
 
 def _nvlink(links: Iterable[Link], ledger: Ledger) -> dict[tuple[str, Port], float]:
@@ -141,18 +125,20 @@ FIELDS: Mapping[str, Field] = {
     "DCGM_FI_DEV_SM_CLOCK": Field(
         _GAUGE,
         "SM clock frequency (in MHz), as power allows.",
-        lambda g, d: round(g.pace.clock * d.gpu.clock_khz / 1e3),
+        lambda g, _: round(g.draw.clock_hz / 1e6),
     ),
     "DCGM_FI_DEV_MEM_CLOCK": Field(_GAUGE, "Memory clock (in MHz).", lambda _, d: d.gpu.memory_clock_khz / 1e3),
     "DCGM_FI_DEV_GPU_TEMP": Field(
         _GAUGE,
         "GPU temperature (in C), follows power in a stated model.",
-        lambda g, _: TEMPERATURES_C[0] + g.power * (TEMPERATURES_C[1] - TEMPERATURES_C[0]),
+        lambda g, d: (
+            TEMPERATURES_C[0] + g.draw.watts / (d.gpu.power_limit_mw / 1e3) * (TEMPERATURES_C[1] - TEMPERATURES_C[0])
+        ),
     ),
     "DCGM_FI_DEV_POWER_USAGE": Field(
         _GAUGE,
         "Power draw (in W), a stated model, mean over the last final step.",
-        lambda g, d: g.power * d.gpu.power_limit_mw / 1e3,
+        lambda g, _: g.draw.watts,
     ),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Field(
         _COUNTER, "Energy (in mJ) of the final steps but the first, in virtual time.", lambda g, _: g.energy_j * 1e3

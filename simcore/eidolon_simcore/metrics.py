@@ -28,6 +28,7 @@ from prometheus_client.utils import floatToGoString
 
 from eidolon_simcore.accounts import SPLIT, KindTotal, Ledger
 from eidolon_simcore.network import Port
+from eidolon_simcore.power import active_sms, draw
 from eidolon_simcore.report import shares
 from eidolon_simcore.snapshot import BUCKETS_S, Snapshot
 
@@ -50,6 +51,7 @@ _DEVICE = ("server", "device")
 _RANK = ("server", "rank")
 _BOTH = ("server", "rank", "device")
 _LAST = "in the last final step"
+_OVER_LAST = "over the last final step"
 _SO_FAR = "in the final steps but the first"
 
 #: Every family that the collector can give, by name (of a counter: without ``_total``).
@@ -95,6 +97,12 @@ FAMILIES: Mapping[str, Family] = {
     "eidolon_rank_wait_seconds": Family(
         "counter", _RANK, f"Time in collectives that others had not reached, {_SO_FAR}."
     ),
+    "eidolon_device_sm_clock_hertz": Family(
+        "gauge", _DEVICE, "SM clock (in Hz) that the power model allows the step that is being issued."
+    ),
+    "eidolon_device_sm_clock_max_hertz": Family("gauge", _DEVICE, "Greatest SM clock of the device (in Hz)."),
+    "eidolon_device_power_watts": Family("gauge", _DEVICE, f"Power draw (in W), a stated model, mean {_OVER_LAST}."),
+    "eidolon_device_power_limit_watts": Family("gauge", _DEVICE, "Power limit of the device (in W)."),
     "eidolon_device_memory_allocated_bytes": Family("gauge", _DEVICE, "Allocated at the end of the last final step."),
     "eidolon_device_memory_step_peak_bytes": Family("gauge", _DEVICE, f"Most that was allocated {_LAST}."),
     "eidolon_device_memory_peak_bytes": Family("gauge", _DEVICE, "Most that was allocated in any final step."),
@@ -291,6 +299,12 @@ def _device_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     yield "eidolon_rank_wait_ratio", [(names[i][:2], float(wait[i]) / float(window[i])) for i in first]
     waits = s.total.column("wait")
     yield "eidolon_rank_wait_seconds", [(totals[i][:2], float(waits[i]) / 1e9) for i in _first_rows(s.total.ranks)]
+    draws = {port: draw(s, port, active) for port, active in active_sms(s, s.last).items()}
+    gpus = {port: s.model(port).gpu for port in draws}
+    yield "eidolon_device_sm_clock_hertz", _by_port({port: one.clock_hz for port, one in draws.items()})
+    yield "eidolon_device_sm_clock_max_hertz", _by_port({port: gpu.clock_khz * 1e3 for port, gpu in gpus.items()})
+    yield "eidolon_device_power_watts", _by_port({port: one.watts for port, one in draws.items()})
+    yield "eidolon_device_power_limit_watts", _by_port({port: gpu.power_limit_mw / 1e3 for port, gpu in gpus.items()})
     yield "eidolon_device_memory_allocated_bytes", _by_port(s.progress.allocated_bytes)
     yield "eidolon_device_memory_step_peak_bytes", _by_port(s.progress.step_peak_bytes)
     yield "eidolon_device_memory_peak_bytes", _by_port(s.progress.peak_bytes)
@@ -322,7 +336,7 @@ def _first_rows(ranks: Sequence[int]) -> list[int]:
     return list(first.values())
 
 
-def _by_port(values: Mapping[Port, int]) -> _Rows:
+def _by_port(values: Mapping[Port, float]) -> _Rows:
     return [((str(port.server), str(port.device)), float(value)) for port, value in values.items()]
 
 

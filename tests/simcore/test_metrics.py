@@ -247,6 +247,30 @@ def test_dcgm_shows_the_clock_and_power_that_times_follow_from() -> None:
     assert free["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx(0.71 * 700)  # bound by memory
 
 
+def test_both_pages_show_the_same_clock_and_power() -> None:
+    work = [0.0] * CLASSES
+    work[MATRIX] = 1e8
+    shown = snapshot(last=ledger(compute=100, communication=0), paces={Port(0, 0): pace(work, H100)})
+    page, like_dcgm = metrics.page(shown), dcgm_values(dcgm.page(shown))
+    busy = {"server": "0", "device": "0"}
+    assert value(page, "eidolon_device_sm_clock_hertz", **busy) == pytest.approx(1_320e6, rel=0.02)  # measured
+    assert value(page, "eidolon_device_power_watts", **busy) == pytest.approx(697, rel=0.02)  # measured
+    clock_mhz = value(page, "eidolon_device_sm_clock_hertz", **busy) / 1e6
+    assert like_dcgm["DCGM_FI_DEV_SM_CLOCK"] == round(clock_mhz)
+    assert like_dcgm["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx(value(page, "eidolon_device_power_watts", **busy))
+    other = {"server": "0", "device": "1"}  # nothing holds its clock back
+    assert value(page, "eidolon_device_sm_clock_hertz", **other) == 1_980e6
+    assert value(page, "eidolon_device_sm_clock_max_hertz", **other) == 1_980e6
+    assert value(page, "eidolon_device_power_limit_watts", **other) == 700
+
+
+def test_a_waiting_device_draws_less_by_its_idle_sms() -> None:
+    page = metrics.page(snapshot(last=ledger(compute=50, communication=33)))
+    active = 0.5 + 0.33 * 16 / 132
+    draws = value(page, "eidolon_device_power_watts", server="0", device="1")
+    assert draws == pytest.approx(700 * (0.12 + (0.71 - 0.12) * active))
+
+
 def test_dcgm_knows_nvlinks_by_the_names_of_a_topology() -> None:
     names = ("server0/gpu0>server0/nvswitch", "server0/nvswitch>server0/gpu0", "server0/nvswitch>server0/gpu0#2")
     links = tuple(Link(number, name, "nvlink", 450_000_000_000) for number, name in enumerate(names))
@@ -269,6 +293,7 @@ def test_pages_tell_servers_of_other_gpus_apart() -> None:
     assert value(page, "eidolon_run", gpu="a100-40gb-sxm", servers="1") == 1
     assert value(page, "eidolon_run", gpu="h100-sxm", servers="1") == 1
     assert value(page, "eidolon_device_memory_capacity_bytes", server="1", device="0") == 40 << 30
+    assert value(page, "eidolon_device_power_limit_watts", server="1", device="0") == 400
     assert value(page, "eidolon_peak_flops_per_second") == pytest.approx(989.4e12 + 312e12)
     family = next(iter(text_string_to_metric_families(dcgm.page(mixed).decode())))
     assert [sample.labels["modelName"] for sample in family.samples] == [H100.name, gpu("a100-40gb-sxm").name]
@@ -292,4 +317,5 @@ def test_ranks_that_share_a_device_add_up_and_never_exceed_it() -> None:
     )
     shared = dcgm_values(dcgm.page(snapshot(last=both)))
     assert shared["DCGM_FI_DEV_GPU_UTIL"] == 100
+    assert shared["DCGM_FI_PROF_SM_ACTIVE"] == 1
     assert shared["DCGM_FI_PROF_PCIE_RX_BYTES"] == pytest.approx(2e7)

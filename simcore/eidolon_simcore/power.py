@@ -1,0 +1,45 @@
+"""What each device draws and how fast it is clocked, for the pages that show it (:mod:`.metrics`, :mod:`.dcgm`).
+
+The clock is that of the power model (:mod:`.clock`), which decides how long work takes: of the step that is being
+issued. What work draws is that model's, too, for the share of the last final step in which SMs are active; for the rest
+of it :data:`IDLE_POWER`, a round figure. An SM is active while something computes; a collective alone occupies
+:data:`COLLECTIVE_SMS` of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eidolon_simcore.accounts import Ledger
+from eidolon_simcore.clock import FULL
+from eidolon_simcore.network import Port
+from eidolon_simcore.snapshot import Snapshot
+
+COLLECTIVE_SMS = 16
+IDLE_POWER = 0.12  #: of the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Of one device."""
+
+    clock_hz: float
+    watts: float
+
+
+def active_sms(s: Snapshot, ledger: Ledger) -> dict[Port, float]:
+    """Mean share of each device's SMs that had work in the ledger's time; of ranks that share it, the sum."""
+    window = ledger.column("window").clip(1)
+    compute, communication = ledger.column("compute") / window, ledger.column("communication") / window
+    found: dict[Port, float] = {}
+    for port, computing, waiting in zip(ledger.ports, compute.tolist(), communication.tolist(), strict=True):
+        share = computing + waiting * min(1.0, COLLECTIVE_SMS / s.model(port).gpu.sm_count)
+        found[port] = min(1.0, found.get(port, 0.0) + share)
+    return found
+
+
+def draw(s: Snapshot, port: Port, active: float) -> Draw:
+    """Of a device with that share of its SMs active."""
+    gpu, pace = s.model(port).gpu, s.paces.get(port, FULL)
+    share = IDLE_POWER + (pace.power - IDLE_POWER) * active
+    return Draw(pace.clock * gpu.clock_khz * 1e3, share * gpu.power_limit_mw / 1e3)
