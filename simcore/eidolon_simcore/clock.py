@@ -34,6 +34,7 @@ SENSITIVITY = {MATRIX: (0.30, 0.15), ATTENTION: (0.25, 3.0), PLAIN: (1.0, 0.0)}
 #: Power at the greatest clock as a share of the limit. An H100's serve all models but those with figures of their own.
 POWER = {MEMORY: 0.71, MATRIX: 1.42, ATTENTION: 1.19, PLAIN: 0.81}
 OWN_POWER = {"h200-sxm": {MEMORY: 0.73, MATRIX: 1.36, ATTENTION: 1.12, PLAIN: 0.81}}
+GAP_POWER = 0.25  #: share of the limit with no kernel under way, in a step
 LEAST_SHARE = 0.55  #: of the greatest clock
 LEAST_WORK_NS = 1_000_000  #: a list with less says nothing about a step
 _ROUNDS = 4  #: of the fixed point below: converges within 0.1 %
@@ -52,15 +53,17 @@ class Pace:
 FULL = Pace()
 
 
-def pace(work_ns: Sequence[float], gpu: Gpu) -> Pace:
-    """From device time at the greatest clock by class (index: class of work) of one step."""
+def pace(work_ns: Sequence[float], gpu: Gpu, idle_ns: float = 0.0) -> Pace:
+    """From device time at the greatest clock by class (index: class of work) of one step. ``idle_ns``: its time without
+    any, where that is known (of a real step; here it would make a clock depend on simulated times)."""
     if sum(work_ns) < LEAST_WORK_NS:
         return FULL
     power = OWN_POWER.get(gpu.key, POWER)
     found = FULL
     for _ in range(_ROUNDS):
         times = [ns * slow for ns, slow in zip(work_ns, found.slowdown, strict=True)]
-        drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times)) / sum(times)
+        drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times))
+        drawn = (drawn + idle_ns * GAP_POWER) / (sum(times) + idle_ns)
         clock = max(LEAST_SHARE, min(1.0, drawn ** (-1.0 / EXPONENT)))
         slowdown = tuple(_slowdown(clock, kind) for kind in range(CLASSES))
         found = Pace(clock, slowdown, min(1.0, drawn * clock**EXPONENT))
