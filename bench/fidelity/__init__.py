@@ -9,6 +9,13 @@ arguments are run unchanged on as many emulated GPUs as it had; what the script 
     python -m bench.fidelity [--gpu h200] [--only TEXT] [--world N] [--jobs N] [--json FILE] [--check]
                              [--subset] [--regressions]
 
+    python -m bench.fidelity --traces [--only TEXT] [--json FILE]
+    python -m bench.fidelity --frameworks [--only TEXT] [--host-memory SIZE] [--json FILE]
+
+``--traces`` compares steps with the profiler traces of the same steps, kernel by kernel (:mod:`.traces`);
+``--frameworks`` runs `h100_x4_frameworks.jsonl` (:mod:`.frameworks`). Both need `make setup-frameworks` for what is
+TorchTitan's, DeepSpeed's and Megatron's.
+
 All 43 lines of both GPUs take 95 s on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s. ``--subset
 --regressions`` is the short report for CI: three lines, and it fails only where a step time is worse than it was
 (`baseline.json`) by more than a percent of the step.

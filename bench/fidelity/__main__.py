@@ -1,22 +1,26 @@
-"""Prints the table of errors, their means against the bars, and how much of the device time has a measured or
-interpolated cost."""
+"""Prints tables of errors: of whole steps (with their means against the bars, and how much of the device time has a
+measured or interpolated cost), of kernels against traces (``--traces``), of frameworks (``--frameworks``)."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.fidelity import truth
+from bench.fidelity import frameworks, running, traces, truth
 
 ALLOCATED_BAR, RESERVED_BAR = 0.005, 0.03
+SHOWN, SHOWN_CHARACTERS = 5, 110  #: differences of a trace, and how much of a name
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description="Errors against real H100 runs.")
-    parser.add_argument("--only", default="", help="lines whose arguments contain this text")
+    parser.add_argument("--only", default="", help="lines whose arguments (or names) contain this text")
     parser.add_argument("--world", type=int, help="lines with this many GPUs")
     parser.add_argument("--limit-s", type=float, default=900, help="real time allowed to one line")
     parser.add_argument("--gpu", choices=truth.RUNS, default="h100", help="whose real runs")
@@ -25,7 +29,27 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
     parser.add_argument("--subset", action="store_true", help="only the lines of the short report for CI")
     parser.add_argument("--regressions", action="store_true", help="fail where a step time is worse than it was")
+    parser.add_argument("--traces", action="store_true", help="kernel by kernel against profiler traces")
+    parser.add_argument("--frameworks", action="store_true", help="TorchTitan, DeepSpeed, Megatron on four GPUs")
+    parser.add_argument("--host-memory", help="for all ranks of a framework's run together, as of `eidolon run`")
     arguments = parser.parse_args()
+    if arguments.traces:
+        _traces(arguments)
+    elif arguments.frameworks:
+        _frameworks(arguments)
+    else:
+        _steps(arguments)
+
+
+def _each(run: Callable[[Any], Any], chosen: list[Any], jobs: int) -> Any:
+    """Pairs of what was to be run and what came of it, each as soon as it and all before it are there."""
+    return zip(chosen, ThreadPoolExecutor(jobs).map(run, chosen), strict=True)
+
+
+# ---- steps of train.py -----------------------------------------------------------------------------------------------
+
+
+def _steps(arguments: argparse.Namespace) -> None:
     chosen = [
         line
         for line in truth.lines(arguments.gpu)
@@ -37,8 +61,7 @@ def main() -> None:
     print(f"{'run':<64} {head} {'error':>8}  {'wall s':>6}")
     figures: list[dict[str, Any]] = []
     missed = []
-    pool = ThreadPoolExecutor(arguments.jobs)
-    for line, outcome in zip(chosen, pool.map(lambda one: truth.run(one, arguments.limit_s), chosen), strict=True):
+    for line, outcome in _each(lambda one: truth.run(one, arguments.limit_s), chosen, arguments.jobs):
         result = outcome.result
         if result is None:
             print(f"{line.name:<64} failed: {outcome.reason}", flush=True)
@@ -75,8 +98,7 @@ def main() -> None:
     print("h: bound by the host; its error is the distance outside [min, max] of the real steps")
     for text in truth.means(figures):
         print(text)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    _write(arguments.json, figures)
     worse = truth.regressions(arguments.gpu, {one["line"]: one["step_error"] for one in figures})
     if arguments.regressions and (worse or len(figures) < len(chosen)):
         raise SystemExit("worse than bench/fidelity/baseline.json, or no result: " + "; ".join(worse + missed))
@@ -84,4 +106,127 @@ def main() -> None:
         raise SystemExit("memory peaks off, or no result: " + "; ".join(missed))
 
 
-main()
+def _write(path: Path | None, figures: list[dict[str, Any]]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+# ---- kernels of traces -----------------------------------------------------------------------------------------------
+
+
+def _traces(arguments: argparse.Namespace) -> None:
+    chosen = [name for name in (*traces.TRAINED, *traces.TITAN) if arguments.only in name]
+    figures, failed = [], []
+    for name, found in _each(lambda one: traces.run(one, arguments.limit_s), chosen, arguments.jobs):
+        if isinstance(found, running.Done):
+            print(f"{name}: failed: {found.reason}\n", flush=True)
+            failed.append(name)
+        else:
+            figures.append(_one_trace(name, found))
+    _write(arguments.json, figures)
+    if failed:
+        raise SystemExit("no result: " + "; ".join(failed))
+
+
+def _one_trace(name: str, found: traces.Comparison) -> dict[str, Any]:
+    launched, here = (sum(one.launched for one in of) for of in (found.real, found.here))
+    print(f"{name}: torch's launches: {launched} real, {here} here, {found.equal} equal in order")
+    for one in found.differences[:SHOWN]:
+        print(f"    stream {one.stream}, at {one.at}: real {_names(one.real)}, here {_names(one.here)}")
+    if len(found.differences) > SHOWN:
+        print(f"    and {len(found.differences) - SHOWN} more differences")
+    print(f"    {'':<24} {'count':>6} {'here':>6} {'real ms':>9} {'here ms':>9} {'error':>7}")
+    calls = [[one for one in of if not one.launched] for of in (found.real, found.here)]
+    kinds = traces.both(*(traces.sums(of, lambda one: one.kind) for of in calls))
+    families = traces.both(*(traces.sums(of, lambda one: one.family) for of in (found.real, found.here)))
+    for title, rows in (("library calls", kinds), ("device time by family", families)):
+        print(f"    {title}")
+        for key, ((count, ms), (other, other_ms)) in rows.items():
+            print(f"    {key:<24} {count:>6} {other:>6} {ms:>9.2f} {other_ms:>9.2f} {_error(ms, other_ms):>7}")
+    real_times, here_times = traces.times(found.real), traces.times(found.here)
+    print("    time of the device")
+    for title in ("span", "nccl", "exposed", "idle"):
+        ms, other_ms = getattr(real_times, title), getattr(here_times, title)
+        print(f"    {title:<24} {'':>6} {'':>6} {ms:>9.2f} {other_ms:>9.2f} {_error(ms, other_ms):>7}")
+    print(flush=True)
+    return {
+        "trace": name,
+        "launches": [launched, here, found.equal],
+        "differences": [[one.stream, one.at, one.real, one.here] for one in found.differences],
+        "calls": kinds,
+        "families": families,
+        "real": asdict(real_times),
+        "here": asdict(here_times),
+    }
+
+
+def _names(names: tuple[str, ...]) -> str:
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0][:SHOWN_CHARACTERS]}{more}"
+
+
+def _error(real: float, here: float) -> str:
+    return f"{here / real - 1:+.1%}" if real else "-"
+
+
+# ---- frameworks ------------------------------------------------------------------------------------------------------
+
+
+def _frameworks(arguments: argparse.Namespace) -> None:
+    chosen = [line for line in frameworks.lines() if arguments.only in line.name]
+    print(f"{'run':<24} {'speed':>9} {'real':>9} {'real min to max':>19} {'error':>7}")
+    figures, failed = [], []
+    options = ["--host-memory", arguments.host_memory] if arguments.host_memory else []
+
+    def run(line: frameworks.Line) -> running.Done:
+        with tempfile.TemporaryDirectory() as out:
+            return frameworks.run(line, Path(out), arguments.limit_s, options)
+
+    for line, done in _each(run, chosen, arguments.jobs):
+        real, here = line.real(), line.read(done.out + done.err)
+        if here is None:
+            print(f"{line.name:<24} failed: {done.reason}", flush=True)
+            failed.append(line.name)
+            continue
+        error = frameworks.speed_error(line, here)
+        between = f"{min(real.speeds):.6g} to {max(real.speeds):.6g}"
+        bound = "h" if line.host_bound else " "
+        print(
+            f"{line.name:<24} {here.speed:>9.6g} {real.speed:>9.6g} {between:>19} {error:>+6.1%}{bound} {real.unit}",
+            flush=True,
+        )
+        peaks = {}
+        for title in ("allocated", "reserved"):
+            before, after = getattr(real, title), getattr(here, title)
+            off = frameworks.memory_error(before, after)
+            if off is not None:
+                peaks[title] = off
+                print(f"    {title}: real {_list(before)}; here {_list(after)}; worst {off:+.3%}", flush=True)
+        figures.append(
+            {
+                "line": line.name,
+                "host_bound": line.host_bound,
+                "unit": real.unit,
+                "real": real.speed,
+                "here": here.speed,
+                "speed_error": error,
+                "median_error": here.speed / real.speed - 1,
+                "memory_errors": peaks,
+                "wall_s": done.wall_s,
+            }
+        )
+    print("h: bound by the host; its error is the distance outside [min, max] of the real steps, over their median")
+    _write(arguments.json, figures)
+    if failed:
+        raise SystemExit("no result: " + "; ".join(failed))
+
+
+def _list(values: tuple[float, ...]) -> str:
+    """Values that repeat are told once."""
+    return ", ".join(f"{value:g}" for value in dict.fromkeys(values))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.fidelity import running
 from eidolon_operator.local import free_port
 
 TRUTH = Path(__file__).parents[1] / "truth"
@@ -65,32 +62,30 @@ def lines(gpu: str) -> list[Line]:
     return [Line(args=one["args"], world=one["world"], gpu=gpu, fields=one) for one in loaded]
 
 
+def arguments(line: Line) -> tuple[list[str], list[str]]:
+    """Of `eidolon run`: its options, and the command."""
+    cluster = ["--gpu", f"{line.gpu}-sxm", "--gpus-per-server", str(line.world)]
+    script = [str(TRUTH / "train.py"), *shlex.split(line.args)]
+    if line.world == 1:
+        return cluster, ["python", *script]
+    # a port of its own, so that lines can run side by side
+    return cluster, ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(free_port()), *script]
+
+
 def run(line: Line, limit_s: float) -> Outcome:
     """Runs a line on emulated GPUs; never raises for a run that fails."""
-    command = [str(Path(sys.executable).with_name("eidolon")), "run", "--gpu", f"{line.gpu}-sxm"]
-    command += ["--gpus-per-server", str(line.world)]
-    script = [str(TRUTH / "train.py"), *shlex.split(line.args)]
-    environment = dict(os.environ, NCCL_NVLS_ENABLE="0", HF_HUB_OFFLINE="1")
-    start = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
-        command += ["--out", out, "--"]
-        if line.world > 1:  # a port of its own, so that lines can run side by side
-            command += ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(free_port()), *script]
-        else:
-            command += ["python", *script]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
-        except subprocess.TimeoutExpired:
-            return Outcome(None, f"no result within {limit_s:.0f} s", time.monotonic() - start)
-        written = Path(out) / "summary.json"
-        summary = json.loads(written.read_text()) if written.exists() else {}
-    wall_s = time.monotonic() - start
-    for text in done.stdout.splitlines():
+        done = running.run(*arguments(line), out=Path(out), limit_s=limit_s)
+    for text in done.out.splitlines():
         _, found, rest = text.partition("RESULT ")
         if found:
-            return Outcome(json.loads(rest), "", wall_s, summary)
-    tail = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
-    return Outcome(None, f"exit code {done.returncode}: {' | '.join(tail)}", wall_s)
+            return Outcome(json.loads(rest), "", done.wall_s, done.summary)
+    return Outcome(None, done.reason, done.wall_s)
+
+
+def outside(value: float, low: float, high: float) -> float:
+    """Signed distance of a value outside of a range: 0 within it."""
+    return value - min(max(value, low), high)
 
 
 def step_error(line: Line, result: dict[str, Any]) -> float:
@@ -99,8 +94,7 @@ def step_error(line: Line, result: dict[str, Any]) -> float:
     got, median = result["step_ms_median"], line.fields["step_ms_median"]
     if not line.host_bound:
         return float(got / median - 1)
-    low, high = line.fields["step_ms_min"], line.fields["step_ms_max"]
-    return float((got - min(max(got, low), high)) / median)
+    return float(outside(got, line.fields["step_ms_min"], line.fields["step_ms_max"]) / median)
 
 
 def relative(result: dict[str, Any], line: Line, field: str) -> float:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.fidelity.running import CACHE, FRAMEWORKS
 from e2e.runs import BIN, MARK, REPOSITORY, Result, environment, nothing_is_left
 
 __all__ = ["nothing_is_left"]
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-FRAMEWORKS = Path(os.environ.get("EIDOLON_FRAMEWORKS") or CACHE / "eidolon" / "frameworks")
 #: TorchTitan 0.3 needs a newer torch than the other frameworks (``make setup-torchtitan03``).
 TORCHTITAN03 = CACHE / "eidolon" / "torchtitan03"
 TO_END_S = 60  #: after the limit, and after Ctrl-C

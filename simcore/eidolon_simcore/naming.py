@@ -41,7 +41,7 @@ def display(signature: Signature) -> str:
             sizes = " ".join(f"{key}{s.get(key, 1)}" for key in ("b", "h", "sq", "skv", "d"))
             return f"attention {s.name} {CUDNN_TYPES.get(s.get('dtype'), 'bf16')} {sizes}"
         case "copy":
-            pageable = "" if s.get("pinned", 1) else " (pageable)"
+            pageable = " (pageable)" if s.name in ("h2d", "d2h") and not s.get("pinned", 1) else ""
             return _COPIES.get(s.name, f"Memcpy {s.name}") + pageable
         case "set":
             return "Memset"

@@ -33,10 +33,13 @@ _TYPES = {
     "signed char": (1, 1, -1, -1),
     "c10::Float8_e4m3fn": (24, 1, 28, -1),
 }
+_DEVICE = ("kernel", "gpu_memset", "gpu_memcpy")  #: categories of events
 INNER_GAP_NS = 1_900.0  #: between the kernels (and sets) of one library call on a busy stream; mean of the traces
 _GEMM_OPERATORS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _GEMM_KERNEL = re.compile(r"nvjet|gemm|cutlass|splitK|cublas|gemv|^Memset", re.IGNORECASE)
-_CONVOLUTION_KERNEL = re.compile(r"xmma|cutlass|nvjet|cudnn|implicit|wgrad|dgrad|fprop|splitK|convol", re.IGNORECASE)
+_CONVOLUTION_KERNEL = re.compile(
+    r"xmma|cutlass|nvjet|cudnn|implicit|wgrad|dgrad|fprop|splitK|convol|^Memset", re.IGNORECASE
+)
 _ATTENTION = {"aten::_cudnn_attention_forward": "forward", "aten::_cudnn_attention_backward": "backward"}
 
 
@@ -50,17 +53,54 @@ class Recorded:
     begin_ns: float
     end_ns: float
     stream: int
+    issued_ns: float  #: when the host launched it; of a library call, the first of its kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """All that a trace tells of the device."""
+
+    rows: list[Recorded]  #: collectives, copies and sets too, in the order in which the host issued them
+    marks_ns: list[float]  #: ends of optimizer steps, on the host
 
 
 def read(path: Path) -> Iterator[Recorded]:
-    """All device work of a trace but collectives and copies, in order of the operators that launched it."""
+    """All device work of a trace but collectives, copies and sets, in order of the operators that launched it."""
+    return (row for row in _rows(_events(path)) if row.signature.kind not in ("collective", "copy", "set"))
+
+
+def read_step(path: Path) -> Step:
+    """The trace of a whole step."""
+    events = _events(path)
+    marks = (e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Optimizer.step"))
+    return Step(
+        sorted(_rows(events), key=lambda row: row.issued_ns),
+        sorted(1e3 * (float(e["ts"]) + float(e["dur"])) for e in marks),
+    )
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """Those with a length; what a device did has ``issued``: when the host launched it."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    events = json.loads(text)["traceEvents"]
-    operators = {e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X"}
+    events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
+    calls = {e["args"].get("correlation"): e["ts"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
+    for event in events:
+        if event.get("cat") in _DEVICE:
+            event["issued"] = calls.get(event["args"].get("correlation"), event["ts"])
+    return events
+
+
+def _rows(events: list[dict[str, Any]]) -> Iterator[Recorded]:
+    operators = {e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op"}
     launched: dict[Any, list[dict[str, Any]]] = {}
     for event in events:
-        wanted = event.get("ph") == "X" and event.get("cat") in ("kernel", "gpu_memset")
-        if wanted and "nccl" not in event["name"]:
+        if event.get("cat") not in _DEVICE:
+            continue
+        if event["cat"] == "gpu_memcpy":
+            yield _recorded(_copy(event), None, [event])
+        elif "nccl" in event["name"]:
+            yield _recorded(_collective(event), None, [event])
+        else:
             launched.setdefault(event["args"].get("External id"), []).append(event)
     for number, kernels in launched.items():
         yield from _of_operator(operators.get(number), sorted(kernels, key=lambda e: float(e["ts"])))
@@ -74,15 +114,16 @@ def _of_operator(event: dict[str, Any] | None, kernels: list[dict[str, Any]]) ->
     for signature, own in library.items():
         yield _recorded(_SIGNATURES[signature](event), operator, own)
     for kernel in rest:
-        if kernel["cat"] == "kernel":
-            yield _recorded(_kernel(kernel, event), operator, [kernel])
+        launched = _kernel(kernel, event) if kernel["cat"] == "kernel" else Signature("set", "set", {})
+        yield _recorded(launched, operator, [kernel])
 
 
 def _recorded(signature: Signature, operator: Signature | None, kernels: list[dict[str, Any]]) -> Recorded:
     begin = min(float(k["ts"]) for k in kernels) * 1e3
     end = max(float(k["ts"]) + float(k["dur"]) for k in kernels) * 1e3
     ns = sum(float(k["dur"]) for k in kernels) * 1e3 + INNER_GAP_NS * (len(kernels) - 1)
-    return Recorded(signature, operator, ns, begin, end, int(kernels[0]["args"].get("stream", 0)))
+    stream, issued = int(kernels[0]["args"].get("stream", 0)), float(kernels[0]["issued"]) * 1e3
+    return Recorded(signature, operator, ns, begin, end, stream, issued)
 
 
 def _library(
@@ -154,6 +195,18 @@ def _contiguous(shape: list[int], strides: list[int]) -> bool:
             return False
         expected *= n
     return True
+
+
+def _copy(event: dict[str, Any]) -> Signature:
+    """Named like "Memcpy HtoD (Pageable -> Device)"."""
+    way = event["name"].split()[1].lower().replace("to", "2")
+    return Signature("copy", way, {"pinned": int("Pageable" not in event["name"])})
+
+
+def _collective(event: dict[str, Any]) -> Signature:
+    """Named like "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(...)"; a send or a receive does not say which it is."""
+    name = event["name"].split("(")[0].split("_")[1]
+    return Signature("collective", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(), {})
 
 
 def _kernel(kernel: dict[str, Any], event: dict[str, Any] | None) -> Signature:

@@ -1,0 +1,130 @@
+"""Lines of `bench/truth/h100_x4_frameworks.jsonl`: how each is started, and what its output says of speed and memory.
+
+TorchTitan prints tokens per second and GPU for every step, and the memory that rank 0 has reserved; `ds.py` and `mg.py`
+a step time and both peaks, `mg.py` those of every rank. Steps count from the third.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.fidelity import running
+from bench.fidelity.truth import TRUTH, outside
+
+FIRST_STEP = 3  #: of those that count, from 1; before it a real machine warms up
+STEPS = 10  #: of TorchTitan
+#: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
+GPU_BOUND = ("llama3-8B-fsdp4",)
+_STEP = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) ")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a run says of itself. Memory: a list over steps (TorchTitan, GiB) or ranks (the others, MiB)."""
+
+    unit: str  #: of the speed: tokens/s or ms a step
+    speeds: tuple[float, ...]  #: of the steps that count; or the least, the median, the greatest
+    speed: float  #: their median
+    allocated: tuple[float, ...]  #: empty where it does not say
+    reserved: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One real run."""
+
+    fields: Mapping[str, Any]
+
+    @property
+    def titan(self) -> bool:
+        return "name" in self.fields
+
+    @property
+    def name(self) -> str:
+        return str(self.fields["name"] if self.titan else f"{self.fields['script']} {self.fields['args']}")
+
+    @property
+    def host_bound(self) -> bool:
+        return self.name not in GPU_BOUND
+
+    @property
+    def cwd(self) -> Path:
+        return TRUTH / "frameworks" / "titan" if self.titan else TRUTH / "frameworks"
+
+    def cluster(self) -> list[str]:
+        """Options of `eidolon run`."""
+        options = ["--gpus-per-server", str(self.fields["world"]), "--gpu", "h100-sxm"]
+        return options if self.titan else [*options, "--launcher", "torchrun"]
+
+    def command(self, steps: int = STEPS) -> list[str]:
+        """What it runs, unchanged but for TorchTitan's number of steps."""
+        arguments = shlex.split(self.fields["args"])
+        if not self.titan:
+            return [str(self.cwd / self.fields["script"]), *arguments]
+        # As TorchTitan's own run_train.sh starts it: the log is that of rank 0.
+        torchrun = f"torchrun --nproc-per-node {self.fields['world']} --rdzv-backend c10d --rdzv-endpoint localhost:0"
+        torchrun += " --local-ranks-filter 0 --role rank --tee 3"
+        options = f"-m torchtitan.train --metrics.log_freq 1 --training.steps {steps}"
+        return [*torchrun.split(), *options.split(), *arguments]
+
+    def real(self) -> Figures:
+        """What the real run said."""
+        if self.titan:
+            return _of_steps(self.fields["tps"], self.fields["memory_gib"])
+        return _of_result(self.fields)
+
+    def read(self, output: str) -> Figures | None:
+        """What a run of :meth:`command` printed; None: it did not get to its end."""
+        if not self.titan:
+            printed = re.search(r"RESULT (\{.*\})", output)
+            return None if printed is None else _of_result(json.loads(printed[1]))
+        steps = {int(n): (gib, tps) for n, gib, tps in _STEP.findall(_COLOUR.sub("", output))}
+        if sorted(steps) != list(range(1, STEPS + 1)):
+            return None
+        in_order = [steps[n] for n in sorted(steps)]
+        return _of_steps([float(tps.replace(",", "")) for _, tps in in_order], [float(gib) for gib, _ in in_order])
+
+
+def lines() -> list[Line]:
+    """All real runs, in file order."""
+    return [Line(json.loads(text)) for text in (TRUTH / "h100_x4_frameworks.jsonl").read_text().splitlines()]
+
+
+def run(line: Line, out: Path, limit_s: float, options: Sequence[str] = ()) -> running.Done:
+    """The same on emulated GPUs, with more options of `eidolon run`."""
+    cluster = [*line.cluster(), *options]
+    return running.run(cluster, line.command(), out=out, limit_s=limit_s, cwd=line.cwd, site=running.FRAMEWORKS)
+
+
+def speed_error(line: Line, here: Figures) -> float:
+    """Relative, of tokens/s or of the step time: against the median, or the distance outside of what was measured."""
+    real = line.real()
+    if not line.host_bound:
+        return here.speed / real.speed - 1
+    return outside(here.speed, min(real.speeds), max(real.speeds)) / real.speed
+
+
+def memory_error(real: Sequence[float], here: Sequence[float]) -> float | None:
+    """That of the step or rank that is farthest off, relative; None where the real run does not say."""
+    if not real:
+        return None
+    return max((b / a - 1 for a, b in zip(real, here, strict=True)), key=abs)
+
+
+def _of_steps(tps: Sequence[float], memory_gib: Sequence[float]) -> Figures:
+    speeds = tuple(tps[FIRST_STEP - 1 :])
+    return Figures("tokens/s", speeds, sorted(speeds)[len(speeds) // 2], (), tuple(memory_gib))
+
+
+def _of_result(fields: Mapping[str, Any]) -> Figures:
+    speeds = tuple(fields[f"step_ms_{which}"] for which in ("min", "median", "max"))
+    peaks = [fields[f"peak_{which}_mib"] for which in ("alloc", "reserved")]
+    allocated, reserved = (tuple(of) if isinstance(of, list) else (of,) for of in peaks)
+    return Figures("ms", speeds, fields["step_ms_median"], allocated, reserved)
