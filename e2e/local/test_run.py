@@ -64,6 +64,36 @@ def test_one_gpu_without_any_launcher(run: Run) -> None:
     assert result.summary["ranks"] == 1
 
 
+def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: Path) -> None:
+    """Counted, not timed: what runs again and again costs little, other functions more, a view what an operator does."""
+    script = tmp_path / "between.py"
+    script.write_text(
+        "import time, torch\n"
+        "x = torch.ones(4, device='cuda')\n"
+        "def again(): pass\n"
+        "others = [eval(f'lambda: {i}') for i in range(200)]\n"
+        "def us(work, n):\n"
+        "    begin = time.perf_counter_ns()\n"
+        "    work(n)\n"
+        "    return (time.perf_counter_ns() - begin) / n / 1000\n"
+        "def warm(n):\n"
+        "    for _ in range(n): again()\n"
+        "def rare(n):\n"
+        "    for other in others[:n]: other()\n"
+        "def views(n):\n"
+        "    for _ in range(n): x.view(2, 2)\n"
+        "for work, n in ((warm, 1000), (rare, 200), (rare, 200), (views, 1000)):\n"
+        "    print(work.__name__, round(us(work, n), 1), flush=True)\n"
+    )
+    result = run("--", "python", str(script))
+    assert result.code == 0, result.all_output
+    took = re.findall(r"^(?:\[server 0\] )?(warm|rare|views) ([\d.]+)$", result.out, re.MULTILINE)
+    assert [name for name, _ in took] == ["warm", "rare", "rare", "views"], result.all_output
+    # To the second turn of the 200 functions the first was some 200 entries ago: cold, but not rare.
+    for (_, us), expected in zip(took, (0.22, 8.3, 4.4, 2.2), strict=True):
+        assert float(us) == pytest.approx(expected, abs=0.15)
+
+
 def test_the_run_ends_after_the_given_steps(run: Run) -> None:
     command = ("torchrun", "--nproc-per-node", "2", DDP, *SMALL[2:], "--steps", "100000")
     result = run("--gpus-per-server", "2", "--steps", "4", "--", *command)

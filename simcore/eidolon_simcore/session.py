@@ -123,6 +123,7 @@ class World:
     labels: Labels
     tally: Tally
     measured_host: bool
+    host_factor: float  #: on host times from the table
     gpu: Gpu
     sinks: Sinks = field(default_factory=Sinks)
 
@@ -146,7 +147,6 @@ class Session:
         self._prices = _engine.Prices()
         self._costs: dict[int, Cost] = {}  # of device work, by signature
         self.pace = FULL
-        self._host_of_operator = np.zeros(CALL_IDS, np.int64)  # of device work whose operator is known
         self._meter = _engine.Meter()  # what they do, from mark to mark
         self._compiled = np.zeros(CALL_IDS, bool)  # kernels of torch.compile
         self._entered = False  # one of them was launched since the last step's mark
@@ -192,8 +192,6 @@ class Session:
             operator = self._signatures.get(signature.get("op"))
             cost = self._world.costs.cost(signature, operator)
             source, operator_name = cost.source, operator.name if operator is not None else ""
-            if operator is not None:
-                self._host_of_operator[number] = hostcost.operator_ns(signature.kind, operator.name)
             self._compiled[number] = signature.kind == "kernel" and signature.name.startswith("triton_")
             self._costs[number] = cost
             of_launch = per_launch(signature, self._world.gpu, operator).values()
@@ -207,7 +205,7 @@ class Session:
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_label", "_known", "_compiled", "_host_of_operator"):
+        for name in ("_label", "_known", "_compiled"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -342,9 +340,8 @@ class Session:
         if self._world.measured_host:
             host = np.rint(records["host_ns"] * hostcost.MEASURED_FACTOR).astype(np.int64)
         else:
-            host = self._host[records["call"]]
-            by_operator = self._host_of_operator[records["sig"]]
-            host = np.where(by_operator > 0, by_operator, host)
+            host = self._host[records["call"]] + records["host_ns"]
+            host = np.rint(host * self._world.host_factor).astype(np.int64)
             self._enter_compiled(host, records)
         host = np.where(POLLS[kinds], np.maximum(host, hostcost.POLL_NS), host)
         sleeps = kinds == _K_SLEEP

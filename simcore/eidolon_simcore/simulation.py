@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore import hostcost
 from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
@@ -80,7 +81,8 @@ class Simulation:
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         measured = plan.host_cost == "measured"
-        shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured)
+        factor = hostcost.BESIDE_OTHERS if plan.ranks_per_server > 1 else 1.0
+        shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured, factor)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server

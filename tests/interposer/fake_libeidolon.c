@@ -15,6 +15,7 @@ static void note(const char *what, const char *name, int64_t value) {
   snprintf(log_text + used, sizeof log_text - used, "%s %s %lld\n", what, name, (long long)value);
 }
 
+int eidolon_follow_python(void) { return 0; }
 int64_t eidolon_clock_ns(void) { return clock_ns; }
 int64_t eidolon_epoch_ns(void) { return clock_ns < 0 ? -1 : epoch_ns; }
 int eidolon_sleep_ns(int64_t ns) {

@@ -531,6 +531,7 @@ def install() -> Steps | None:
         complain(f"EIDOLON_TIMEOUT_FACTOR={text} is ignored: a number from 1 to 1000000 is allowed")
         factor = 60.0
     virtualise_time(Clock(library))
+    ctypes.PyDLL(None).eidolon_follow_python()
     steps, timeouts = Steps(library), Timeouts(factor)
     wanted: dict[str, Callable[[Any], None]] = {
         "torch.distributed.constants": timeouts.constants,

@@ -80,7 +80,7 @@ struct EventRecord {
   uint8_t kind;     // Kind
   uint8_t flags;    // Flag bits
   uint16_t thread;  // thread index within the rank; also its reply slot
-  uint32_t host_ns; // measured host cost since this thread's last record; 0 unless host cost is `measured`
+  uint32_t host_ns; // host cost since this thread's last record: what it did between calls or, if `measured`, CPU time
   uint16_t call;    // id of a "call" signature: which API call this was; indexes the host cost table
   uint16_t device;  // device ordinal within the emulated server
   uint32_t stream;  // stream id, unique in the rank; 0 = none. Each device has its own default stream id

@@ -36,7 +36,7 @@ int64_t eidolon_clock_ns(void) {
   LastRead &last = last_read;
   if (last.next_seq != 0 && last.next_seq == ring_next_seq()) {
     int64_t &unpaid_ns = this_thread().unpaid_ns;
-    unpaid_ns += kReadNs;
+    unpaid_ns += kReadNs + take_interpreter_ns();
     return last.clock_ns + unpaid_ns;
   }
   Reply reply = ask({.kind = Kind::kClock, .call = EID_CALL("clock")});

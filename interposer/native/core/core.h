@@ -123,6 +123,9 @@ EID_API void unmodelled(const char *library, const char *function);
 EID_API void set_operator(uint32_t sig);
 EID_API uint32_t current_operator();
 
+// An operator of the framework began on this thread (told by the torch plugin): it takes host time.
+EID_API void count_operator();
+
 // ---- memory ------------------------------------------------------------------------------------------------------
 
 struct PointerInfo {
@@ -328,6 +331,8 @@ EID_API Status launch_collective(const Collective &collective);
 
 // ---- clock (for the hook) ----------------------------------------------------------------------------------------
 extern "C" {
+// The calling Python interpreter's functions cost host time from now on. Holds the GIL. 1: they do.
+EID_API int eidolon_follow_python(void);
 // Virtual clock of this rank in ns, or -1 if the process is no rank. Foreground threads ask the core and pay 1 us.
 EID_API int64_t eidolon_clock_ns(void);
 // CLOCK_REALTIME at virtual time 0, or -1.

@@ -9,6 +9,7 @@
 //   stream    streams, events, copies, host callbacks
 //   graph     capture, graphs and their replay
 //   kernel    kernel names and launches
+//   interpreter  Python and operators between calls, what they cost the host
 //   clock     the C functions that the Python hook calls
 //   host_memory  a budget for what the ranks take of the machine's own memory
 //   preload   loading our libraries in place of NVIDIA's
@@ -57,6 +58,7 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
 bool forked_child(); // this process was forked from a rank
+int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
 class InsideCall {   // the calling thread is inside one of our calls: its rank does not count as idle
 public:
   InsideCall();

@@ -78,6 +78,7 @@ uint8_t flags_for(Thread &thread, const Event &event) {
   if (!thread.foreground && (thread.main || advances_clock(event.kind))) {
     thread.foreground = true;
     foreground_tids[thread.index] = static_cast<int>(syscall(SYS_gettid));
+    take_interpreter_ns(); // before, imports for the most part, it had no clock
   }
   uint8_t flags = event.flags & (kGroupMore | kInGraph | kPayload);
   if (thread.foreground)

@@ -296,10 +296,13 @@ uint64_t ring_emit(const Event &event, uint8_t flags, int slot) {
     return 0;
   uint32_t host_ns = 0;
   Thread &thread = this_thread();
-  if (config().measured_host && (flags & (kForeground | kInGraph)) == kForeground) {
-    int64_t now_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
-    if (thread.cpu_mark_ns != 0)
-      host_ns = static_cast<uint32_t>(std::min<int64_t>(now_ns - thread.cpu_mark_ns, UINT32_MAX));
+  if ((flags & (kForeground | kInGraph)) == kForeground) {
+    int64_t spent_ns = 0;
+    if (!config().measured_host)
+      spent_ns = take_interpreter_ns();
+    else if (thread.cpu_mark_ns != 0)
+      spent_ns = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - thread.cpu_mark_ns;
+    host_ns = static_cast<uint32_t>(std::min<int64_t>(spent_ns, UINT32_MAX));
   }
   uint64_t seq;
   {

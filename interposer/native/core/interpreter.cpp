@@ -1,0 +1,131 @@
+// What a thread's host time goes into between our calls: Python functions and operators, counted, not timed.
+//
+// The time that this machine takes for them says little about the server that is emulated, and is another one in each
+// run. How often a function is entered does not change. What an entry costs depends on how lately the same code ran: an
+// optimizer's loop over its parameters stays in the processor's caches, a step's way through a framework does not.
+//
+// Fitted to the phases of 24 training steps on a server with an H200 (docs/costs.md, "The host"; they had from 50 to
+// 50,000 entries): forward, backward, clipping, optimizer, of GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and
+// under DDP and FSDP, and of TorchTitan's Llama with tensor parallelism.
+//
+// Entries are seen by the hook that CPython has for that (PEP 523, since 3.11 the same in all versions); torch's
+// compiler puts itself in front of it and calls it in turn. Operators are told by the torch plugin.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <utility>
+
+#include "internal.h"
+
+namespace eidolon {
+namespace {
+
+constexpr int64_t kWarmNs = 220;      // entering a function of which at most kWarm entries ago the last one was
+constexpr int64_t kColdNs = 4400;     // ... at most kCold entries ago
+constexpr int64_t kRareNs = 8300;     // ... longer ago, or never
+constexpr int64_t kOperatorNs = 2200; // an operator, whether it launches or not
+constexpr uint64_t kWarm = 64, kCold = 1024;
+
+// When a thread last entered each function, in entries: a hash table by the address of its code.
+class Entries {
+public:
+  // How many entries ago this code was entered last; enters it.
+  uint64_t enter(const void *code) {
+    if (2 * used_ >= slots_.size())
+      grow();
+    Slot &slot = find(code);
+    used_ += slot.code == nullptr;
+    const uint64_t ago = slot.code == nullptr ? UINT64_MAX : now_ - slot.last;
+    slot = {code, now_++};
+    return ago;
+  }
+
+private:
+  struct Slot {
+    const void *code = nullptr;
+    uint64_t last = 0;
+  };
+
+  Slot &find(const void *code) {
+    size_t at = reinterpret_cast<uintptr_t>(code) * 0x9E3779B97F4A7C15ULL >> 32;
+    for (;; ++at)
+      if (Slot &slot = slots_[at & (slots_.size() - 1)]; slot.code == code || slot.code == nullptr)
+        return slot;
+  }
+
+  void grow() {
+    std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(slots_.empty() ? 1024 : 2 * slots_.size()));
+    for (const Slot &slot : old)
+      if (slot.code != nullptr)
+        find(slot.code) = slot;
+  }
+
+  std::vector<Slot> slots_;
+  size_t used_ = 0;
+  uint64_t now_ = 0;
+};
+
+thread_local int64_t spent_ns = 0;  // not taken yet
+thread_local bool entries_gone = false; // Python runs while a thread's objects are destroyed, too
+struct ThreadEntries : Entries {
+  ~ThreadEntries() { entries_gone = true; }
+};
+thread_local ThreadEntries entries;
+
+struct ThreadState; // CPython's, all three opaque
+struct Frame;
+struct Object;
+using Evaluate = Object *(*)(ThreadState *, Frame *, int);
+
+Evaluate evaluate;
+Object *(*code_of_frame)(Frame *); // a new reference
+void (*drop)(Object *);
+
+const void *code_of(Frame *frame) {
+  if (code_of_frame == nullptr) // 3.11 has no function for it; its layout is final
+    return reinterpret_cast<const void *const *>(frame)[4];
+  Object *code = code_of_frame(frame);
+  drop(code);
+  return code;
+}
+
+Object *enter(ThreadState *state, Frame *frame, int exception) {
+  if (!entries_gone) {
+    const uint64_t ago = entries.enter(code_of(frame));
+    spent_ns += ago <= kWarm ? kWarmNs : ago <= kCold ? kColdNs : kRareNs;
+  }
+  return evaluate(state, frame, exception);
+}
+
+template <typename F> bool find(const char *name, F *function) {
+  void *symbol = dlsym(RTLD_DEFAULT, name);
+  memcpy(function, &symbol, sizeof symbol);
+  return symbol != nullptr;
+}
+
+} // namespace
+
+void count_operator() { spent_ns += kOperatorNs; }
+
+int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }
+
+extern "C" int eidolon_follow_python(void) {
+  struct State; // CPython's interpreter
+  State *(*current)(void);
+  Evaluate (*get)(State *);
+  void (*set)(State *, Evaluate);
+  const unsigned long *version;
+  constexpr unsigned long k311 = 0x030B0000, k312 = 0x030C0000;
+  if (!config().active || config().null_core || config().measured_host || evaluate != nullptr ||
+      !find("Py_Version", &version) || *version < k311 || !find("PyInterpreterState_Get", &current) ||
+      !find("_PyInterpreterState_GetEvalFrameFunc", &get) || !find("_PyInterpreterState_SetEvalFrameFunc", &set) ||
+      (*version >= k312 &&
+       (!find("PyUnstable_InterpreterFrame_GetCode", &code_of_frame) || !find("Py_DecRef", &drop))))
+    return 0;
+  State *state = current();
+  evaluate = get(state);
+  set(state, enter);
+  return 1;
+}
+
+} // namespace eidolon
