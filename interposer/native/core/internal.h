@@ -90,6 +90,16 @@ bool value_pending(const void *pointer, size_t bytes);            // still depen
 struct Node;
 struct Capture;
 
+struct Stream;
+
+// An entry of a stream's log (progress.cpp): a recording on it, or that it waited for one of another stream.
+struct Recording {
+  uint64_t key;             // grows along the log
+  uint64_t launches;        // of the device so far
+  Stream *waited = nullptr; // for whose recording `waited_key` the stream waited; nullptr: a recording of its own
+  uint64_t waited_key = 0;
+};
+
 struct Stream {
   uint64_t magic;
   uint32_t id;
@@ -103,10 +113,14 @@ struct Stream {
   std::shared_ptr<Capture> capture = {};
   std::vector<Node *> tail = {}; // nodes that the next captured one depends on
   // progress.cpp
-  std::deque<uint64_t> recorded = {}; // keys of recordings that are not known to have ended, oldest first
-  uint64_t ended_key = 0;             // recordings up to this key have ended
-  int64_t probe_after_ns = 0;         // before that no background thread asks about it (CLOCK_MONOTONIC)
+  std::deque<Recording> recorded = {}; // what is not known to have ended, oldest first
+  uint64_t ended_key = 0;              // recordings up to this key have ended
+  int64_t probe_after_ns = 0;          // before that no background thread asks about it (CLOCK_MONOTONIC)
   bool has_recordings = false;
+  bool after_collective = false;    // its next recording is the end of a collective
+  bool watched = true;              // a background thread looks at the ends of its collectives, as far as is known
+  int watcher = 0;                  // id of that thread, once it has
+  std::deque<uint64_t> unseen = {}; // ends of collectives that it has not seen, oldest first
 };
 
 struct CudaEvent {
@@ -127,8 +141,11 @@ void run_callbacks_before(uint64_t seq); // waits until host callbacks issued be
 
 // ---- progress -----------------------------------------------------------------------------------------------------
 
+void progress_launched(int device);
 void progress_recorded(Stream *stream, uint64_t key);
-uint64_t progress_newest(Stream *stream); // key of its last recording, 0 none
+void progress_waited(Stream *stream, Stream *other, uint64_t key); // `stream` waits for a recording of `other`
+void progress_collective(Stream *stream); // a collective is about to be issued; waits for background threads
+uint64_t progress_newest(Stream *stream); // key of the last entry of its log, 0 none
 std::vector<std::pair<Stream *, uint64_t>> progress_newest_of(int device);
 void progress_ended(Stream *stream, uint64_t key); // and all before it on the stream
 bool progress_has_ended(const Stream *stream, uint64_t key);

@@ -84,8 +84,10 @@ void order_with_default(Stream *stream) {
       orders.emplace_back(legacy, stream);
     }
   }
-  for (auto [earlier, later] : orders)
+  for (auto [earlier, later] : orders) {
     order(earlier, later);
+    progress_waited(later, earlier, progress_newest(earlier));
+  }
 }
 
 // ---- host callbacks -----------------------------------------------------------------------------------------------
@@ -184,6 +186,7 @@ uint64_t emit_work(const Event &event) {
   order_with_default(event.stream);
   uint64_t seq = emit(event);
   event.stream->last_seq = seq + 1;
+  progress_launched(event.stream->device);
   return seq;
 }
 
@@ -309,6 +312,7 @@ Status stream_wait(Stream *stream, void *handle, uint16_t call) {
     order_with_default(stream);
     uint64_t seq = emit({.kind = Kind::kStreamWait, .call = call, .stream = stream, .value = event->key});
     stream->last_seq = seq + 1;
+    progress_waited(stream, event->stream, event->key);
   }
   return kSuccess;
 }
@@ -479,6 +483,7 @@ Status launch_collective(const Collective &c) {
                          .sig = c.sig,
                          .value = c.position->fetch_add(1)});
     lane->last_seq = seq + 1;
+    progress_launched(lane->device);
     if (ring_header() == nullptr) { // null core: every other rank is taken to have sent what this one did
       const size_t part = moves ? c.send_bytes : 0;
       if (part == 0 || c.receive_bytes % part != 0) {
@@ -499,6 +504,7 @@ Status launch_collective(const Collective &c) {
   };
   if (capture_node(c.stream, 0, [=](Stream *lane, uint8_t flags) { issue(lane, flags, 0); }))
     return kSuccess;
+  progress_collective(c.stream);
   issue(c.stream, 0, c.call);
   return kSuccess;
 }

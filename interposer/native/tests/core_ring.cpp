@@ -256,6 +256,90 @@ void everything_else() {
   stream_synchronize(stream, 0);
 }
 
+// Torch's watchdog looks at the ends of collectives once in 100 ms. It is told what the main thread knows and no more,
+// and when the main thread issues its next collective, the watchdog has seen all of that.
+constexpr int kTurns = 25, kFar = 3 * 4096, kWatched = kTurns + kFar; // launches
+
+void watchdog() {
+  Stream *compute, *communication;
+  stream_create(1, 0, &compute);
+  stream_create(1, 0, &communication);
+  void *device;
+  mem_alloc(0, 4096, &device);
+  static std::atomic<uint64_t> position{0};
+  auto collective = [&](void *end) {
+    launch_collective({.sig = signature("collective", "all_reduce"),
+                       .position = &position,
+                       .stream = communication,
+                       .call = EID_CALL("ncclAllReduce"),
+                       .group_more = false,
+                       .send = device,
+                       .send_bytes = 0,
+                       .receive = device,
+                       .receive_bytes = 0});
+    event_record(end, communication, 0);
+  };
+  constexpr int kEnds = 6;
+  void *ends[kEnds], *future;
+  for (void *&end : ends)
+    event_create(2, &end);
+  event_create(2, &future);
+  collective(ends[0]); // a while: nobody looks at the collectives of the tests before
+  std::atomic<int> known{1}, seen{0};
+  std::atomic<bool> over{false};
+  std::thread thread([&] {
+    while (!over) {
+      usleep(100'000);
+      while (seen < known && event_query(ends[seen], 0) == kSuccess)
+        ++seen;
+    }
+  });
+  for (int i = 0; i < kTurns; ++i) { // at work, so that the core is not asked for the watchdog's sake
+    launch_operation(compute, signature("library", "test:work"), 0);
+    for (const clock_t until = clock() + CLOCKS_PER_SEC / 100; clock() < until;) // of processor time: it never sleeps
+      ;
+  }
+  CHECK_EQUAL(seen.load(), 0); // over on the device, for all that the core would say, but nobody asked
+  device_synchronize(0, 0);
+  collective(ends[1]);
+  CHECK_EQUAL(seen.load(), 1);
+  // A stream that waits for something is done behind it: DDP waits for an event behind the collective's own.
+  event_record(future, communication, 0);
+  stream_wait(compute, future, 0);
+  known = 2;
+  stream_synchronize(compute, 0);
+  collective(ends[2]);
+  CHECK_EQUAL(seen.load(), 2);
+  // Work.wait() lets a stream wait for the end itself, and frees what the collective kept: there is nothing to wait
+  // for.
+  stream_wait(compute, ends[2], 0);
+  device_synchronize(0, 0);
+  collective(ends[3]);
+  CHECK_EQUAL(seen.load(), 2);
+  // Hosts do not run ahead of the device for ever.
+  for (int i = 0; i < kFar; ++i)
+    launch_operation(compute, signature("library", "test:work"), 0);
+  known = 4;
+  collective(ends[4]);
+  CHECK_EQUAL(seen.load(), 4);
+  // A main thread that rests may be waiting for the watchdog: it gets its answers from the core.
+  known = 5;
+  for (int i = 0; i < 100 && seen < 5; ++i)
+    usleep(100'000);
+  CHECK_EQUAL(seen.load(), 5);
+  over = true;
+  thread.join();
+  // Without anybody who looks, the main thread goes on.
+  device_synchronize(0, 0);
+  collective(ends[5]);
+  device_synchronize(0, 0);
+  const RingHeader *header = map_ring();
+  const uint64_t before = header->head.load();
+  collective(ends[5]);
+  CHECK(header->head.load() > before);
+  mem_free(device);
+}
+
 // A rank whose foreground threads sleep is idle though others go on asking: main waits here for one that does, as it
 // does for NCCL's watchdogs when a process group is destroyed. Its next record ends that.
 void rest() {
@@ -287,6 +371,7 @@ int main() {
   for (std::thread &thread : threads)
     thread.join();
   everything_else();
+  watchdog();
   rest();
   agent.stop = true;
   agent.thread.join();
@@ -294,7 +379,7 @@ int main() {
   CHECK_EQUAL(agent.undefined, 0);
   CHECK_EQUAL(agent.payloads, 2);
   CHECK_EQUAL(agent.graph_nodes, 21);
-  CHECK_EQUAL(agent.kernels, kThreads * kRounds * kLaunches + 21);
+  CHECK_EQUAL(agent.kernels, kThreads * kRounds * kLaunches + 21 + kWatched);
   CHECK(agent.page->used_bytes[0].load() >= 104857600);
   int failed = test::result();
   fflush(nullptr);
