@@ -91,7 +91,7 @@ def test_one_gpu_without_any_launcher(run: Run) -> None:
 
 
 def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: Path) -> None:
-    """Counted, not timed: what runs again and again costs little, other functions more, a view what an operator does."""
+    """Counted, not timed: what runs again and again costs little, other functions more, a view as any operator."""
     script = tmp_path / "between.py"
     script.write_text(
         "import time, torch\n"

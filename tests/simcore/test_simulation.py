@@ -73,33 +73,51 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
+@pytest.fixture
+def lone(tmp_path: Path) -> Run:
+    """A server of one rank, whose host has nothing else to do."""
+    return Run(tmp_path, ranks_per_server=1)
+
+
 def alone(run: Run) -> FakeRank:
     run.join(1, -1, -1)
     return FakeRank(1)
 
 
-def test_host_time_adds_up_and_polls_cost_a_microsecond(run: Run) -> None:
-    rank = alone(run)
+def test_host_time_adds_up_and_polls_cost_a_microsecond(lone: Run) -> None:
+    rank = alone(lone)
     rank.write(Kind.HOST, call="cudaGetDevice")  # 100 ns
     rank.write(Kind.HOST, call="never_heard_of")  # 100 ns
     rank.write(Kind.SLEEP, value=1_000_000)
     seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
     background = rank.write(Kind.CLOCK, flags=BLOCKING, thread=3)
     later = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING)
-    run.batch(rank)
-    replies = run.replies()
+    lone.batch(rank)
+    replies = lone.replies()
     assert replies[1, seq] == (1_001_200, 0)
     assert replies[1, background] == (1_001_200, 0)
     assert replies[1, later] == (1_002_200, 0)
 
 
-def test_what_a_thread_did_before_a_call_comes_on_top_of_the_call(run: Run) -> None:
-    rank = alone(run)
+def test_what_a_thread_did_before_a_call_comes_on_top_of_the_call(lone: Run) -> None:
+    rank = alone(lone)
     sig = rank.signature("kernel", "k", gx=1, bx=32)
     rank.write(Kind.KERNEL, sig=sig, call="cudaLaunchKernel", host_ns=7_000)
     seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING, host_ns=1_300)
-    run.batch(rank)
-    assert run.replies()[1, seq][0] == hostcost.call_ns("cudaLaunchKernel") + 7_000 + 1_300
+    lone.batch(rank)
+    assert lone.replies()[1, seq][0] == hostcost.call_ns("cudaLaunchKernel") + 7_000 + 1_300
+
+
+def test_a_host_of_several_ranks_takes_longer_for_each(tmp_path: Path) -> None:
+    clocks = []
+    for ranks in (1, 2):
+        run = Run(tmp_path / str(ranks), ranks_per_server=ranks)
+        rank = alone(run)
+        rank.write(Kind.HOST, call="cudaGetDevice", host_ns=1_000_000)
+        seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING, host_ns=1_000_000)
+        run.batch(rank)
+        clocks.append(run.replies()[1, seq][0])
+    assert clocks == [2_000_100, round(1_000_100 * hostcost.BESIDE_OTHERS) + round(1_000_000 * hostcost.BESIDE_OTHERS)]
 
 
 def test_the_first_compiled_kernel_of_a_step_pays_for_entering_the_graph(run: Run) -> None:
@@ -129,16 +147,16 @@ def test_measured_host_cost_comes_from_the_record(tmp_path: Path) -> None:
     assert run.summary()["host_cost"] == "measured"
 
 
-def test_folding_keeps_the_time_at_which_graph_nodes_and_background_work_are_issued(run: Run) -> None:
-    rank = alone(run)
+def test_folding_keeps_the_time_at_which_graph_nodes_and_background_work_are_issued(lone: Run) -> None:
+    rank = alone(lone)
     rank.write(Kind.HOST, call="cudaGetDevice")
     rank.write(Kind.GRAPH_LAUNCH, call="cudaGraphLaunch")  # 10 us
     rank.kernel(3_352_000, flags=FOREGROUND | IN_GRAPH)
     rank.kernel(3_352_000, flags=FOREGROUND | IN_GRAPH)
     seq = rank.write(Kind.SYNC_STREAM, flags=FOREGROUND | BLOCKING)
-    run.batch(rank)
+    lone.batch(rank)
     one = LAUNCH_GAP_NS + 3_000 + round(1_000_000 / 0.6 / 1_000)  # floor and bytes of the library family
-    assert run.replies()[1, seq] == (100 + 10_000 + 2 * one, 0)
+    assert lone.replies()[1, seq] == (100 + 10_000 + 2 * one, 0)
 
 
 def test_copies_cost_by_their_bytes(run: Run) -> None:

@@ -57,9 +57,9 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
-bool forked_child(); // this process was forked from a rank
+bool forked_child();           // this process was forked from a rank
 int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
-class InsideCall {   // the calling thread is inside one of our calls: its rank does not count as idle
+class InsideCall {             // the calling thread is inside one of our calls: its rank does not count as idle
 public:
   InsideCall();
   ~InsideCall();

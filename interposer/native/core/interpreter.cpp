@@ -65,7 +65,7 @@ private:
   uint64_t now_ = 0;
 };
 
-thread_local int64_t spent_ns = 0;  // not taken yet
+thread_local int64_t spent_ns = 0;      // not taken yet
 thread_local bool entries_gone = false; // Python runs while a thread's objects are destroyed, too
 struct ThreadEntries : Entries {
   ~ThreadEntries() { entries_gone = true; }
@@ -119,8 +119,7 @@ extern "C" int eidolon_follow_python(void) {
   if (!config().active || config().null_core || config().measured_host || evaluate != nullptr ||
       !find("Py_Version", &version) || *version < k311 || !find("PyInterpreterState_Get", &current) ||
       !find("_PyInterpreterState_GetEvalFrameFunc", &get) || !find("_PyInterpreterState_SetEvalFrameFunc", &set) ||
-      (*version >= k312 &&
-       (!find("PyUnstable_InterpreterFrame_GetCode", &code_of_frame) || !find("Py_DecRef", &drop))))
+      (*version >= k312 && (!find("PyUnstable_InterpreterFrame_GetCode", &code_of_frame) || !find("Py_DecRef", &drop))))
     return 0;
   State *state = current();
   evaluate = get(state);

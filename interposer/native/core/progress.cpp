@@ -18,7 +18,9 @@
 // Where foreground threads rest (idle, or no launch for a second), background threads may be what they wait for, as in
 // destroy_process_group, and the core is asked: about a stream at most every 20 ms, searching by halving for its newest
 // recording that has ended. How long that takes is up to the core; for four times as long it is not asked again, or a
-// watchdog with a hundred collectives to look at would hold its lock most of the time.
+// watchdog with a hundred collectives to look at would hold its lock most of the time. A program that ends may wait for
+// ends that lie beyond its clock, with nobody left for whom time goes on: a rank that has been idle for five seconds in
+// which background threads asked is told that they have come. That moves no clock.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -36,7 +38,8 @@ namespace eidolon {
 namespace {
 
 constexpr int64_t kProbeNs = 20'000'000, kRests = 4;
-constexpr int64_t kRestNs = 1'000'000'000; // without a launch: foreground threads may wait for background threads
+constexpr int64_t kRestNs = 1'000'000'000;  // without a launch: foreground threads may wait for background threads
+constexpr int64_t kStuckNs = 5'000'000'000; // the same, idle: they do
 constexpr uint64_t kQueue = 2048, kReview = 4096; // launches: ended for sure; looked at so often
 constexpr int64_t kShownNs = 3'000'000'000;       // a watcher that has not looked by then is gone
 constexpr int64_t kUnknownShownNs = 500'000'000;  // the same if nobody was ever seen to look
@@ -91,6 +94,8 @@ bool resting(int64_t now) {
   }
   return ring_header()->idle.load() != 0 || now - p->polled_ns >= kRestNs;
 }
+
+bool stuck(int64_t now) { return ring_header()->idle.load() != 0 && now - progress()->polled_ns >= kStuckNs; }
 
 bool hides(const Stream *stream) { return !stream->unseen.empty() && stream->unseen.front() <= stream->ended_key; }
 
@@ -228,6 +233,8 @@ bool progress_probe(Stream *stream, uint64_t key, uint16_t call) {
     if (ended > 0)
       note(stream, open[ended - 1]);
   }
+  if (key > stream->ended_key && stuck(begin))
+    note(stream, key);
   const bool seen = key <= stream->ended_key;
   if (seen)
     std::erase(stream->unseen, key);
