@@ -15,8 +15,7 @@ from fakes import AUTOGRAD, BLOCKING, FOREGROUND, FakeAgent, FakeRank
 from serving import Core
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore import hostcost
-from eidolon_simcore import simulation
+from eidolon_simcore import hostcost, simulation
 from eidolon_simcore.records import Kind
 from eidolon_simcore.status import Cause
 
