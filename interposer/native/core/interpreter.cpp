@@ -8,6 +8,9 @@
 // 50,000 entries): forward, backward, clipping, optimizer, of GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and
 // under DDP and FSDP, and of TorchTitan's Llama with tensor parallelism.
 //
+// Importing a module costs nothing: it is no part of a step, and how often what is entered there depends on the order
+// of sets, another one in each process.
+//
 // Entries are seen by the hook that CPython has for that (PEP 523, since 3.11 the same in all versions); torch's
 // compiler puts itself in front of it and calls it in turn. Operators are told by the torch plugin.
 #include <dlfcn.h>
@@ -26,24 +29,55 @@ constexpr int64_t kRareNs = 8300;     // ... longer ago, or never
 constexpr int64_t kOperatorNs = 2200; // an operator, whether it launches or not
 constexpr uint64_t kWarm = 64, kCold = 1024;
 
+struct ThreadState; // CPython's, all three opaque
+struct Frame;
+struct Object;
+using Evaluate = Object *(*)(ThreadState *, Frame *, int);
+
+struct Python {
+  Evaluate evaluate;
+  Object *(*code_of_frame)(Frame *);            // since 3.12
+  Object *(*attribute)(Object *, const char *); // this and the one before: a new reference
+  const char *(*text)(Object *);
+  void (*drop)(Object *);
+} python;
+
+bool has_text(Object *object, const char *name, const char *wanted) {
+  Object *value = python.attribute(object, name);
+  const bool found = value != nullptr && strcmp(python.text(value), wanted) == 0;
+  if (value != nullptr)
+    python.drop(value);
+  return found;
+}
+
 // When a thread last entered each function, in entries: a hash table by the address of its code.
 class Entries {
 public:
-  // How many entries ago this code was entered last; enters it.
-  uint64_t enter(const void *code) {
+  struct Entry {
+    uint64_t ago; // how many entries ago this code was entered last
+    bool imports; // it is how Python imports a module
+  };
+
+  Entry enter(Object *code) {
     if (2 * used_ >= slots_.size())
       grow();
     Slot &slot = find(code);
-    used_ += slot.code == nullptr;
-    const uint64_t ago = slot.code == nullptr ? UINT64_MAX : now_ - slot.last;
-    slot = {code, now_++};
-    return ago;
+    const bool known = slot.code != nullptr;
+    if (!known) {
+      ++used_;
+      slot.code = code;
+      slot.imports =
+          has_text(code, "co_name", "_find_and_load") && has_text(code, "co_filename", "<frozen importlib._bootstrap>");
+    }
+    const uint64_t last = std::exchange(slot.last, now_++);
+    return {known ? slot.last - last : UINT64_MAX, slot.imports};
   }
 
 private:
   struct Slot {
     const void *code = nullptr;
     uint64_t last = 0;
+    bool imports = false;
   };
 
   Slot &find(const void *code) {
@@ -71,30 +105,28 @@ struct ThreadEntries : Entries {
   ~ThreadEntries() { entries_gone = true; }
 };
 thread_local ThreadEntries entries;
+thread_local bool importing = false;
 
-struct ThreadState; // CPython's, all three opaque
-struct Frame;
-struct Object;
-using Evaluate = Object *(*)(ThreadState *, Frame *, int);
-
-Evaluate evaluate;
-Object *(*code_of_frame)(Frame *); // a new reference
-void (*drop)(Object *);
-
-const void *code_of(Frame *frame) {
-  if (code_of_frame == nullptr) // 3.11 has no function for it; its layout is final
-    return reinterpret_cast<const void *const *>(frame)[4];
-  Object *code = code_of_frame(frame);
-  drop(code);
+Object *code_of(Frame *frame) {        // borrowed: the frame holds it
+  if (python.code_of_frame == nullptr) // 3.11 has no function for it; its layout is final
+    return reinterpret_cast<Object *const *>(frame)[4];
+  Object *code = python.code_of_frame(frame);
+  python.drop(code);
   return code;
 }
 
 Object *enter(ThreadState *state, Frame *frame, int exception) {
-  if (!entries_gone) {
-    const uint64_t ago = entries.enter(code_of(frame));
+  if (entries_gone || importing)
+    return python.evaluate(state, frame, exception);
+  const auto [ago, imports] = entries.enter(code_of(frame));
+  if (!imports) {
     spent_ns += ago <= kWarm ? kWarmNs : ago <= kCold ? kColdNs : kRareNs;
+    return python.evaluate(state, frame, exception);
   }
-  return evaluate(state, frame, exception);
+  importing = true;
+  Object *result = python.evaluate(state, frame, exception);
+  importing = false;
+  return result;
 }
 
 template <typename F> bool find(const char *name, F *function) {
@@ -116,13 +148,15 @@ extern "C" int eidolon_follow_python(void) {
   void (*set)(State *, Evaluate);
   const unsigned long *version;
   constexpr unsigned long k311 = 0x030B0000, k312 = 0x030C0000;
-  if (!config().active || config().null_core || config().measured_host || evaluate != nullptr ||
+  if (!config().active || config().null_core || config().measured_host || python.evaluate != nullptr ||
       !find("Py_Version", &version) || *version < k311 || !find("PyInterpreterState_Get", &current) ||
       !find("_PyInterpreterState_GetEvalFrameFunc", &get) || !find("_PyInterpreterState_SetEvalFrameFunc", &set) ||
-      (*version >= k312 && (!find("PyUnstable_InterpreterFrame_GetCode", &code_of_frame) || !find("Py_DecRef", &drop))))
+      !find("PyObject_GetAttrString", &python.attribute) || !find("PyUnicode_AsUTF8", &python.text) ||
+      !find("Py_DecRef", &python.drop) ||
+      (*version >= k312 && !find("PyUnstable_InterpreterFrame_GetCode", &python.code_of_frame)))
     return 0;
   State *state = current();
-  evaluate = get(state);
+  python.evaluate = get(state);
   set(state, enter);
   return 1;
 }
