@@ -58,6 +58,7 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
 bool forked_child();           // this process was forked from a rank
+char thread_state(int tid);    // of the kernel: 'S' sleeps, 'D' waits for a disk, 'R' runs or would; 0: it is gone
 int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
 class InsideCall {             // the calling thread is inside one of our calls: its rank does not count as idle
 public:
@@ -89,8 +90,6 @@ bool value_pending(const void *pointer, size_t bytes);            // still depen
 
 struct Node;
 struct Capture;
-
-struct Stream;
 
 // An entry of a stream's log (progress.cpp): a recording on it, or that it waited for one of another stream.
 struct Recording {

@@ -21,7 +21,6 @@
 // watchdog with a hundred collectives to look at would hold its lock most of the time. A program that ends may wait for
 // ends that lie beyond its clock, with nobody left for whom time goes on: a rank that has been idle for five seconds in
 // which background threads asked is told that they have come. That moves no clock.
-#include <fcntl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -101,20 +100,8 @@ bool hides(const Stream *stream) { return !stream->unseen.empty() && stream->uns
 
 // Waits until a thread sleeps: a watcher that has seen an end is still to act on it.
 void settle(int tid, int64_t until_ns) {
-  char path[64], text[512];
-  snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-  while (now_ns() < until_ns) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-      return; // it is gone
-    const ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[std::max<ssize_t>(got, 0)] = 0;
-    const char *after_name = strrchr(text, ')');
-    if (after_name == nullptr || strncmp(after_name, ") S", 3) == 0)
-      return;
+  for (char state = thread_state(tid); state != 0 && state != 'S' && now_ns() < until_ns; state = thread_state(tid))
     usleep(200);
-  }
 }
 
 } // namespace

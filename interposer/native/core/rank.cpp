@@ -88,22 +88,6 @@ uint8_t flags_for(Thread &thread, const Event &event) {
   return flags;
 }
 
-// What the kernel says of a thread: 'S' sleeps, 'D' waits for a disk, 'R' runs or would; 0: it is gone.
-char state_of(int tid) {
-  char path[64], text[512];
-  snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return 0;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0)
-    return 0;
-  text[got] = 0;
-  const char *after_name = strrchr(text, ')');
-  return after_name != nullptr && after_name[1] == ' ' ? after_name[2] : 'R';
-}
-
 // True if any other thread of the process is not asleep, or waits for a disk.
 bool others_work() {
   DIR *tasks = opendir("/proc/self/task");
@@ -111,7 +95,7 @@ bool others_work() {
   const int own = static_cast<int>(syscall(SYS_gettid));
   while (const dirent *entry = tasks != nullptr && !found ? readdir(tasks) : nullptr)
     if (int tid = atoi(entry->d_name); tid != 0 && tid != own) {
-      const char state = state_of(tid);
+      const char state = thread_state(tid);
       found = state == 'R' || state == 'D';
     }
   if (tasks != nullptr)
@@ -152,7 +136,7 @@ void *idle_monitor(void *) {
     bool at_work = now != last || inside_behind.load() != 0;
     for (int i = 0; still && i < kMaxThreads; ++i)
       if (int tid = foreground_tids[i].load(); tid != 0) {
-        const char state = state_of(tid);
+        const char state = thread_state(tid);
         still = state == 0 || state == 'S' || state == 'D';
         at_work |= state == 'D';
       }
@@ -197,6 +181,21 @@ void in_child() {
 }
 
 } // namespace
+
+char thread_state(int tid) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return 0;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0)
+    return 0;
+  text[got] = 0;
+  const char *after_name = strrchr(text, ')');
+  return after_name != nullptr && after_name[1] == ' ' ? after_name[2] : 'R';
+}
 
 Thread &this_thread() {
   thread_local ThreadHolder holder;
