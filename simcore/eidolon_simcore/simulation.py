@@ -81,7 +81,7 @@ class Simulation:
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         measured = plan.host_cost == "measured"
-        factor = hostcost.BESIDE_OTHERS if plan.ranks_per_server > 1 else 1.0
+        factor = hostcost.beside_others(plan.ranks_per_server)
         shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured, factor)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}

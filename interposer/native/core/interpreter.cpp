@@ -32,8 +32,8 @@ struct Costs {
 
   int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
 };
-constexpr Costs kFunction{256, 1024, 170, 4300, 10200};
-constexpr Costs kOperator{64, 512, 1300, 10300, 32300}; // whether it launches or not
+constexpr Costs kFunction{256, 1024, 180, 4500, 10600};
+constexpr Costs kOperator{64, 512, 1350, 10700, 33600}; // whether it launches or not
 
 struct ThreadState; // CPython's, all three opaque
 struct Frame;
