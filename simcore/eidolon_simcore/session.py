@@ -201,7 +201,7 @@ class Session:
         if number in self._costs:
             cost = self._costs[number]
             source_number = SOURCES.index(cost.source)
-            self._prices.define(number, cost.base_ns, cost.ns_per_byte, label, cost.work_class, source_number)
+            self._prices.define(number, cost.base_ns, cost.by_bytes, label, cost.work_class, source_number)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
@@ -504,7 +504,7 @@ class Session:
 
 
 _NONE = Signature("", "", {})
-_FREE = Cost(0, 0.0, "unknown", error=1.0)
+_FREE = Cost(0, "unknown", error=1.0)
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:
