@@ -145,6 +145,7 @@ def _findings(summary: Summary) -> str:
     # The framework's allocator asks again after it has freed what it can: the same refusal twice is one line.
     lines = list(dict.fromkeys(_out_of_memory(item) for item in summary["oom"]))
     lines.append(f"Device time by cost source: {sources}")
+    lines += [f"Published costs: {line}" for line in summary["coverage"]["published"]]
     waits = sorted(summary["host_waits"], key=lambda item: (-item["ns"], item["site"]))
     lines += _list(
         "Host waits",

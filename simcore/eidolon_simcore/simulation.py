@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore import hostcost
+from eidolon_simcore import hostcost, published
 from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
@@ -591,7 +591,7 @@ class Simulation:
             "capacity_bytes": self.plan.devices[0].memory_bytes,
             **self.accounts.summary(),
         }
-        end["coverage"] = found
+        end["coverage"] = {"published": published.statement(one.gpu.key for one in self.plan.devices), **found}
         self._sinks.close()
         self._report.finish(end, self._memory, self._tally, self._host_waits())
 

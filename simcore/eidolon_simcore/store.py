@@ -38,8 +38,8 @@ class Point:
     count: int = 1  #: how often it was seen
 
 
-def load() -> Iterator[Point]:
-    """All points of all tables."""
+def load(*, gemms: bool = True) -> Iterator[Point]:
+    """All points of all tables; the published ``gemms`` can be left out."""
     for file, gpu in KERNELS:
         rows = _read(file)
         for kind, name, facts, operator, ns, count in zip(
@@ -48,6 +48,8 @@ def load() -> Iterator[Point]:
             of = json.loads(operator) if operator else None
             parent = Signature("op", of["name"], of["attributes"]) if of else None
             yield Point(Signature(kind, name, json.loads(facts)), parent, ns, gpu, count)
+    if not gemms:
+        return
     rows = _read(GEMMS)
     for m, n, k, ns in zip(*(rows[key] for key in ("m", "n", "k", "ns")), strict=True):
         yield Point(linear(m, n, k), None, ns, GEMMS_GPU)

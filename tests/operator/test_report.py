@@ -29,6 +29,7 @@ def summary(steps: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "ranks": 2,
         "steps": steps,
         "cost_share": {"measured": 0.0, "interpolated": 0.0, "roofline": 0.975, "unknown": 0.025},
+        "coverage": {"published": []},
         "host_cost": "table",
         "host_waits": [],
         "unmodelled": [],
