@@ -36,7 +36,7 @@ def define(prices: _engine.Prices) -> float:
         costs = [model.cost(point.signature, point.operator) for point in chosen]
     spent = time.thread_time_ns() - begin
     for number, cost in enumerate(costs, 1):
-        prices.define(number, cost.base_ns, cost.ns_per_byte, number, cost.work_class, SOURCES.index(cost.source))
+        prices.define(number, cost.base_ns, cost.by_bytes, number, cost.work_class, SOURCES.index(cost.source))
     return float(spent)
 
 

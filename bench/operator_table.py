@@ -50,6 +50,16 @@ def rows(paths: list[Path]) -> Iterator[Row]:
             yield from _case(kernels[0]["family"], kernels[0]["op"], json.loads(kernels[0]["facts"]), kernels)
 
 
+def copies(paths: list[Path]) -> Iterator[tuple[Signature, int, float]]:
+    """Copies and sets of the same tables: signature, bytes, nanoseconds: between an L2 that is warm and a cold one, as
+    in a step the source has just been written and the target has not."""
+    for path in paths:
+        for row in parquet.read_table(path, filters=[("family", "in", ("copy", "set"))]).to_pylist():
+            facts = json.loads(row["facts"])
+            signature = Signature(row["family"], row["op"], {"pinned": facts.get("pinned", 1)})
+            yield signature, facts["bytes"], (row["warm_ns"] + row["cold_ns"]) / 2
+
+
 def _case(family: str, op: str, facts: dict[str, Any], kernels: list[dict[str, Any]]) -> Iterator[Row]:
     match family:
         case "gemm" if op != "_scaled_mm":

@@ -2,11 +2,13 @@
 
     python -m bench.tables --gpu h200 --traces TRACE.json.gz ... --operators operators.parquet ...
     python -m bench.tables --gemm gemm_perf.parquet
+    python -m bench.tables --gpu h200 --copies operators.parquet
 
 A trace's kernels become points by signature: the mean of those that no collective ran beside (hiccups left out).
 ``--operators`` takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core
 (Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and
-cuBLAS on an H100; odd row counts beside even ones are left out."""
+cuBLAS on an H100; odd row counts beside even ones are left out. ``--copies`` takes copies and sets from what
+``eidolon profile operators`` left, and for the H100 from the traces of ``bench/truth``."""
 
 from __future__ import annotations
 
@@ -133,11 +135,59 @@ def _columns(found: Mapping[tuple[str, str, str, str], list[float]]) -> dict[str
     return columns | {"ns": [row[1] for row in rows], "count": [row[2] for row in rows]}
 
 
+TRACES = Path(__file__).parent / "truth" / "traces"
+TRACED = "h100-sxm"  #: what they were made on
+
+#: kind, name, pinned, bytes, GPU
+Sort = tuple[str, str, int, int, str]
+
+
+def traced_copies(traces: Iterable[Path]) -> dict[Sort, list[float]]:
+    """Nanoseconds of the copies and sets of traces that no collective ran beside."""
+    found: dict[Sort, list[float]] = defaultdict(list)
+    for path in traces:
+        busy = collectives(path)
+        for signature, size, begin, end in recorded.copies(path):
+            if overlap(busy, begin, end) < BESIDE:
+                pinned = signature.get("pinned", 1)
+                found[signature.kind, signature.name, pinned, size, TRACED].append(end - begin)
+    return found
+
+
+def measured_copies(paths: list[Path], gpu: str) -> dict[Sort, list[float]]:
+    """Nanoseconds of the copies and sets of the operator set."""
+    found: dict[Sort, list[float]] = defaultdict(list)
+    for signature, size, ns in operator_table.copies(paths):
+        found[signature.kind, signature.name, signature.get("pinned", 1), size, gpu].append(ns)
+    return found
+
+
+def write_copies(paths: list[Path], gpu: str, note: str) -> None:
+    """The table of copies: the operator set's of a GPU and those of the traces."""
+    found = traced_copies(sorted(TRACES.glob("*.gz"))) | measured_copies(paths, f"{gpu}-sxm")
+    rows = sorted((key, mean(ns), len(ns)) for key, ns in found.items())
+    columns: dict[str, list[Any]] = {
+        key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "pinned", "bytes", "gpu"))
+    }
+    provenance = {
+        "gpu": f"{GPUS[gpu]['gpu']}; {GPUS['h100']['gpu']}",
+        "clock": "as it was: the memory's is always the same",
+        "source": f"{gpu}-sxm: eidolon profile operators, median of three, mean of L2 warm and cold; {TRACED}: copies"
+        " and sets of the PyTorch profiler traces in bench/truth that no collective ran beside",
+        "note": note,
+    }
+    columns |= {"ns": [row[1] for row in rows], "count": [row[2] for row in rows]}
+    _write("copies.parquet", columns, {**SOFTWARE, **provenance})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", choices=GPUS, default="h100", help="what the traces and operators were measured on")
     parser.add_argument("--traces", type=Path, nargs="*", default=[])
     parser.add_argument("--operators", type=Path, nargs="*", default=[])
+    parser.add_argument(
+        "--copies", type=Path, nargs="*", help="of the operator set; those of the traces come with them"
+    )
     parser.add_argument("--gemm", type=Path)
     parser.add_argument("--note", default="")
     arguments = parser.parse_args()
@@ -161,6 +211,8 @@ def main() -> None:
         }
         columns = _columns(found)
         _write(f"operators_{arguments.gpu}.parquet", columns, {**GPUS[arguments.gpu], **SOFTWARE, **provenance})
+    if arguments.copies is not None:
+        write_copies(arguments.copies, arguments.gpu, arguments.note)
     if arguments.gemm:
         rows = published.select(arguments.gemm)
         _write(

@@ -91,13 +91,14 @@ def test_one_gpu_without_any_launcher(run: Run) -> None:
 
 
 def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: Path) -> None:
-    """Counted, not timed: what runs again and again costs little, other functions more, a view as any operator."""
+    """Counted, not timed: functions and operators that run again and again cost little, the longer ago the more; a view
+    costs as any operator."""
     script = tmp_path / "between.py"
     script.write_text(
         "import time, torch\n"
         "x = torch.ones(4, device='cuda')\n"
         "def again(): pass\n"
-        "others = [eval(f'lambda: {i}') for i in range(200)]\n"
+        "others = [eval(f'lambda: {i}') for i in range(400)]\n"
         "def us(work, n):\n"
         "    begin = time.perf_counter_ns()\n"
         "    work(n)\n"
@@ -108,15 +109,20 @@ def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: P
         "    for other in others[:n]: other()\n"
         "def views(n):\n"
         "    for _ in range(n): x.view(2, 2)\n"
-        "for work, n in ((warm, 1000), (rare, 200), (rare, 200), (views, 1000)):\n"
+        "def apart(n):\n"
+        "    for _ in range(n):\n"
+        "        for _ in range(100): x.detach()\n"
+        "        x.view(2, 2)\n"
+        "for work, n in ((warm, 1000), (rare, 400), (rare, 400), (views, 1000), (apart, 400)):\n"
         "    print(work.__name__, round(us(work, n), 1), flush=True)\n"
     )
     result = run("--", "python", str(script))
     assert result.code == 0, result.all_output
-    took = re.findall(r"^(?:\[server 0\] )?(warm|rare|views) ([\d.]+)$", result.out, re.MULTILINE)
-    assert [name for name, _ in took] == ["warm", "rare", "rare", "views"], result.all_output
-    # To the second turn of the 200 functions the first was some 200 entries ago: cold, but not rare.
-    for (_, us), expected in zip(took, (0.22, 8.3, 4.4, 2.2), strict=True):
+    took = re.findall(r"^(?:\[server 0\] )?(warm|rare|views|apart) ([\d.]+)$", result.out, re.MULTILINE)
+    assert [name for name, _ in took] == ["warm", "rare", "rare", "views", "apart"], result.all_output
+    # To the second turn of the 400 functions the first was some 400 entries ago, and to a view apart the last one 101
+    # operators: cold, but not rare.
+    for (_, us), expected in zip(took, (0.18, 10.6, 4.5, 1.35, 100 * 1.35 + 10.7), strict=True):
         assert float(us) == pytest.approx(expected, abs=0.15)
 
 

@@ -172,7 +172,7 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
   const Operator &op = *name.op;
   if (!op.has_schema) // a named range or a Python autograd function: its operators speak for themselves
     return;
-  count_operator();
+  count_operator(&op);
   Facts facts;
   const Inputs inputs = op.arguments_of(function.inputs());
   if (frame != nullptr) {

@@ -11,8 +11,8 @@ Sources, in the order in which they are asked:
 
 Tables say which GPU they were measured on, and serve every GPU: what was measured on another one is carried over
 (:mod:`.transfer`) and stands beside the GPU's own points as ``interpolated``. Of a GPU that none of the tables was
-measured on, others may have measured GEMMs (:mod:`.published`); all else is not ``measured`` there, and its expected error
-is greater by :data:`TRANSFER_ERROR`."""
+measured on, others may have measured GEMMs (:mod:`.published`); all else is not ``measured`` there, and its expected
+error is greater by :data:`TRANSFER_ERROR`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from eidolon_simcore import catalogue, published, store
+from eidolon_simcore import catalogue, copies, published, store
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.roofline import ATTENTION, FIT, MATRIX, MEMORY, Analysis, Roofline
 from eidolon_simcore.signature import Signature
@@ -42,13 +42,14 @@ _ERROR = {"roofline": 0.25, "unknown": 0.60}  #: found on kernels of the traces,
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``base_ns`` plus ``ns_per_byte`` for each byte that the record names (copies and sets)."""
+    """``base_ns``, and what comes on top for the bytes that the record names (copies and sets): nanoseconds on the
+    lines between the points ``by_bytes``."""
 
     base_ns: int
-    ns_per_byte: float
     source: str
     work_class: int = MEMORY  #: for the engine: what slows it
     error: float = 0.0  #: expected, relative
+    by_bytes: tuple[tuple[int, float], ...] = ()
 
 
 class CostModel:
@@ -75,37 +76,28 @@ class CostModel:
         return found
 
     def _cost(self, signature: Signature, operator: Signature | None) -> Cost:
-        if signature.kind == "copy":
-            return self._copy(signature)
-        if signature.kind == "set":
-            return Cost(800, 1e9 / (0.90 * self._gpu.bandwidth_bytes_per_s), "roofline", MEMORY, 0.1)
+        if signature.kind in ("copy", "set"):
+            law = copies.law(signature, self._gpu)
+            error = law.error + (self._foreign() if law.source == "interpolated" else 0.0)
+            return Cost(0, law.source, MEMORY, error, law.points)
         analysis = analyse(self._roofline, signature, operator)
         if analysis is None:
-            return Cost(FIT["other"].floor_ns, 0.0, "unknown", MEMORY, _ERROR["unknown"])
+            return Cost(FIT["other"].floor_ns, "unknown", MEMORY, _ERROR["unknown"])
         estimate = self._points.estimate(analysis.work)
         if estimate is None:
             error = _ERROR[analysis.source]
-            return Cost(round(analysis.work.analytic_ns), 0.0, analysis.source, analysis.kind, error)
+            return Cost(round(analysis.work.analytic_ns), analysis.source, analysis.kind, error)
         source, error = estimate.source, estimate.error
         guessed = analysis.source == "unknown" and analysis.work.group not in self._points
         if source == "roofline" or guessed:
             source, error = analysis.source, max(error, _ERROR[analysis.source])
         if self._gpu.key not in MEASURED_GPUS:
             error = max(error, published.ERROR) if estimate.own else error + TRANSFER_ERROR
-        return Cost(max(1, round(estimate.ns)), 0.0, source, analysis.kind, error)
+        return Cost(max(1, round(estimate.ns)), source, analysis.kind, error)
 
-    def _copy(self, s: Signature) -> Cost:
-        gpu = self._gpu
-        if s.name == "d2d":
-            return Cost(1_200, 2e9 / (0.81 * gpu.bandwidth_bytes_per_s), "roofline", MEMORY, 0.1)
-        if s.name == "p2p":
-            return Cost(5_000, 1e9 / (0.8 * gpu.intra_bytes_per_s), "roofline", MEMORY, 0.2)
-        if s.name == "h2h":
-            return Cost(500, 1e9 / 10e9, "roofline", MEMORY, 0.5)
-        if s.get("pinned", 1):
-            return Cost(1_500, 1e9 / (0.95 * gpu.pcie_bytes_per_s), "roofline", MEMORY, 0.2)
-        # through a bounce buffer
-        return Cost(4_000, 1e9 / min(10e9, gpu.pcie_bytes_per_s), "roofline", MEMORY, 0.5)
+    def _foreign(self) -> float:
+        """What is added to the error of a figure that was measured on another kind of GPU."""
+        return 0.0 if self._gpu.key in MEASURED_GPUS else TRANSFER_ERROR
 
 
 def _key(s: Signature) -> Hashable:

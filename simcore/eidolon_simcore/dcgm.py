@@ -63,7 +63,7 @@ def gauges(s: Snapshot) -> dict[Port, Gauge]:
     found = {port: Gauge(draw(s, port, 0.0)) for port in ports}
     wire = _nvlink(s.links, s.last)
     step_s = s.progress.step["time_ns"] / 1e9 if s.progress.step else 0.0
-    active, energy = active_sms(s, s.last), _energy_j(s)
+    active, energy = active_sms(s.devices, s.last), s.progress.energy_j
     for port, (busy, tensor, dram, to_device, from_device) in _shares(s, s.last).items():
         out, into = (wire.get((way, port), 0.0) / step_s if step_s else 0.0 for way in ("out", "in"))
         used = s.progress.allocated_bytes.get(port, 0)
@@ -88,11 +88,6 @@ def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
         both = [a + b for a, b in zip(known, row, strict=True)]
         out[port] = (*(min(1.0, share) for share in both[: len(columns)]), *both[len(columns) :])
     return out
-
-
-def _energy_j(s: Snapshot) -> dict[Port, float]:
-    time_s = s.progress.totals.time_ns / 1e9
-    return {port: draw(s, port, sm).watts * time_s for port, sm in active_sms(s, s.total).items()}
 
 
 def _nvlink(links: Iterable[Link], ledger: Ledger) -> dict[tuple[str, Port], float]:

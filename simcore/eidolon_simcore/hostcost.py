@@ -15,9 +15,10 @@ import yaml
 
 #: Host time on a GPU server's CPU over that of the machine measured on; 1 until somebody calibrates it.
 MEASURED_FACTOR = 1.0
-#: How many times as long a server's host takes for each of several ranks as for one alone: 13 training steps on two
-#: and four GPUs took 1.13 times as long to issue as their calls, operators and functions do on one GPU.
-BESIDE_OTHERS = 1.13
+#: What the ranks of a server take from each other, which share its caches and memory: of n, each takes 1 + this × (1 - 1/n)
+#: times as long as one alone. Eight training steps on two GPUs and four on four took 1.13 and 1.18 times as long to issue
+#: as their calls, operators and functions do on one GPU (geometric means; from 0.9 to 1.3).
+SHARED_HOST = 0.25
 POLL_NS = 1_000  #: least cost of a query or a clock read by a foreground thread
 
 
@@ -37,3 +38,8 @@ def call_ns(name: str) -> int:
 def entry_ns() -> int:
     """Host time before the first kernel of ``torch.compile`` in a step."""
     return int(_table()["compiled_entry"])
+
+
+def beside_others(ranks: int) -> float:
+    """How many times as long a host takes for each of this many ranks of a server as for one alone."""
+    return 1 + SHARED_HOST * (1 - 1 / ranks)

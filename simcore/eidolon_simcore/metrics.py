@@ -299,7 +299,7 @@ def _device_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     yield "eidolon_rank_wait_ratio", [(names[i][:2], float(wait[i]) / float(window[i])) for i in first]
     waits = s.total.column("wait")
     yield "eidolon_rank_wait_seconds", [(totals[i][:2], float(waits[i]) / 1e9) for i in _first_rows(s.total.ranks)]
-    draws = {port: draw(s, port, active) for port, active in active_sms(s, s.last).items()}
+    draws = {port: draw(s, port, active) for port, active in active_sms(s.devices, s.last).items()}
     gpus = {port: s.model(port).gpu for port in draws}
     yield "eidolon_device_sm_clock_hertz", _by_port({port: one.clock_hz for port, one in draws.items()})
     yield "eidolon_device_sm_clock_max_hertz", _by_port({port: gpu.clock_khz * 1e3 for port, gpu in gpus.items()})

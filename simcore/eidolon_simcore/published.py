@@ -1,10 +1,10 @@
-"""GEMMs that others measured on GPUs which our own tables lack: those of ``aiconfigurator-core``, where it is installed.
+"""GEMMs that others measured on GPUs which our own tables lack: ``aiconfigurator-core``'s, where it is installed.
 
 The package (PyPI, Apache-2.0; extra `aic`) brings Parquet files, which are read as such: none of its code is imported.
 Of a GPU's newest vLLM table the bf16 rows are taken: ``torch.nn.functional.linear``, so PyTorch and cuBLAS, as in a
 training step. Its other rows are not what a training step calls: fp8 and fp4 rows time the quantization of the
-activations with the product (on an H200 4096 x 1024 x 8192 takes 135 us in fp8 and 85 in bf16), and its attention is that
-of serving frameworks, on a paged cache, by kernels that PyTorch does not have.
+activations with the product (on an H200 4096 x 1024 x 8192 takes 135 us in fp8 and 85 in bf16), and its attention is
+that of serving frameworks, on a paged cache, by kernels that PyTorch does not have.
 
 On an H200, where there are both, these times and those of ``eidolon profile operators`` are 7 % apart on average (487
 products of three layouts): :data:`ERROR`.
@@ -57,7 +57,7 @@ def table(gpu: str) -> Path | None:
 
 @cache
 def linears(gpu: str) -> tuple[tuple[int, int, int, float], ...]:
-    """(rows, outputs, features, nanoseconds) of the bf16 linear layers measured on this GPU; none without the package."""
+    """(rows, outputs, features, nanoseconds) of bf16 linear layers measured on this GPU; none without the package."""
     path = table(gpu)
     return () if path is None else tuple(select(path))
 

@@ -69,6 +69,15 @@ def read(path: Path) -> Iterator[Recorded]:
     return (row for row in _rows(_events(path)) if row.signature.kind not in ("collective", "copy", "set"))
 
 
+def copies(path: Path) -> Iterator[tuple[Signature, int, float, float]]:
+    """The copies and sets of a trace, whoever asked for them: signature, bytes, begin and end in nanoseconds."""
+    for event in _events(path):
+        if event.get("cat") in ("gpu_memcpy", "gpu_memset"):
+            signature = _copy(event) if event["cat"] == "gpu_memcpy" else Signature("set", "set", {})
+            begin = 1e3 * float(event["ts"])
+            yield signature, int(event["args"]["bytes"]), begin, begin + 1e3 * float(event["dur"])
+
+
 def read_step(path: Path) -> Step:
     """The trace of a whole step."""
     events = _events(path)

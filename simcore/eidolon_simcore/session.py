@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from eidolon_simcore import hostcost
 from eidolon_simcore.catalogue import Gpu
-from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, pace
+from eidolon_simcore.clock import CLASSES, FULL, LEAST_WORK_NS, Pace, pace
 from eidolon_simcore.collectives import Collectives
 from eidolon_simcore.costs import CROWDED_LANES, CROWDED_NS, SOURCES, Cost, CostModel
 from eidolon_simcore.coverage import Spent
@@ -146,7 +146,8 @@ class Session:
         self._label = np.zeros(CALL_IDS, np.uint32)
         self._prices = _engine.Prices()
         self._costs: dict[int, Cost] = {}  # of device work, by signature
-        self.pace = FULL
+        self.pace = FULL  #: of the step that is issued
+        self._paces: deque[Pace] = deque()  #: of the work before each mark of a batch
         self._meter = _engine.Meter()  # what they do, from mark to mark
         self._compiled = np.zeros(CALL_IDS, bool)  # kernels of torch.compile
         self._entered = False  # one of them was launched since the last step's mark
@@ -201,7 +202,7 @@ class Session:
         if number in self._costs:
             cost = self._costs[number]
             source_number = SOURCES.index(cost.source)
-            self._prices.define(number, cost.base_ns, cost.ns_per_byte, label, cost.work_class, source_number)
+            self._prices.define(number, cost.base_ns, cost.by_bytes, label, cost.work_class, source_number)
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
@@ -318,6 +319,7 @@ class Session:
             self._prices.take(*(column[begin:mark] for column in columns), gap_ns)
             self._prices.begin()
             begin = mark
+            self._paces.append(self.pace)
             times = self._prices.at_full_clock[:CLASSES]
             if sum(times) >= LEAST_WORK_NS:
                 self.pace = pace(times, self._world.gpu)
@@ -400,6 +402,7 @@ class Session:
                 self._world.collectives.leave(value)
             elif kind == Kind.MARK:
                 out["value"][i] = 0
+                paced = self._paces.popleft() if self._paces else self.pace
                 if signature.name == "step":
                     out["op"][i] = Op.MARK
                     self._world.steps.launched(self.rank, int(launches[i]) - counted)
@@ -409,7 +412,8 @@ class Session:
                         metered = i
                         self._world.sinks.mark(self.rank, seq, Work(*self._meter.cut()))
                     memory = self._world.memory
-                    self._world.steps.mark(self.rank, seq, memory.interval(self.rank), memory.of(self.rank))
+                    peaks, held = memory.interval(self.rank), memory.of(self.rank)
+                    self._world.steps.mark(self.rank, seq, peaks, held, paced)
             elif kind == Kind.MEMORY:
                 self._world.memory.update(self.rank, port, value)
                 self._world.sinks.memory(self.rank, seq, port.device, value)
@@ -504,7 +508,7 @@ class Session:
 
 
 _NONE = Signature("", "", {})
-_FREE = Cost(0, 0.0, "unknown", error=1.0)
+_FREE = Cost(0, "unknown", error=1.0)
 
 
 def _fold(out: NDArray[Any]) -> NDArray[Any]:

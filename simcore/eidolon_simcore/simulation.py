@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore import hostcost, published
+from eidolon_simcore import hostcost, power, published
 from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
@@ -81,7 +81,7 @@ class Simulation:
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         measured = plan.host_cost == "measured"
-        factor = hostcost.BESIDE_OTHERS if plan.ranks_per_server > 1 else 1.0
+        factor = hostcost.beside_others(plan.ranks_per_server)
         shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured, factor)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
@@ -335,7 +335,9 @@ class Simulation:
             if self.plan.steps is not None and len(self._report.steps) >= self.plan.steps:
                 return
             self._sinks.step(step)
-            self._progress = self._progress.plus(step, self._report.step(step, self.accounts.last))
+            last = self.accounts.last
+            energy_j = power.energy_j(self.plan.devices, last, step)
+            self._progress = self._progress.plus(step, self._report.step(step, last), energy_j)
             if self.plan.steps is not None and step.index >= self.plan.steps and self.state is None:
                 self._end("Succeeded", Cause.STEPS_DONE, f"{step.index} steps are done", now)
 

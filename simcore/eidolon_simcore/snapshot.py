@@ -60,9 +60,10 @@ class Progress:
     allocated_bytes: Mapping[Port, int] = field(default_factory=dict)  #: at its end
     step_peak_bytes: Mapping[Port, int] = field(default_factory=dict)  #: within it
     peak_bytes: Mapping[Port, int] = field(default_factory=dict)  #: the greatest of those so far
+    energy_j: Mapping[Port, float] = field(default_factory=dict)  #: drawn in all of them but the first
 
-    def plus(self, step: Step, entry: Mapping[str, Any]) -> Progress:
-        """With another step; ``entry`` is its line of the report."""
+    def plus(self, step: Step, entry: Mapping[str, Any], energy_j: Mapping[Port, float]) -> Progress:
+        """With another step; ``entry`` is its line of the report, ``energy_j`` what devices drew in it."""
         startup = step.name == STARTUP
         highest = {port: max(peak, self.peak_bytes.get(port, 0)) for port, peak in step.peak_bytes.items()}
         return Progress(
@@ -73,6 +74,9 @@ class Progress:
             step.allocated_bytes,
             step.peak_bytes,
             {**self.peak_bytes, **highest},
+            self.energy_j
+            if startup
+            else {**self.energy_j, **{port: self.energy_j.get(port, 0.0) + j for port, j in energy_j.items()}},
         )
 
 

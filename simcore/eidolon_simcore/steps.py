@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from eidolon_simcore.clock import FULL, Pace
 from eidolon_simcore.engine.interface import Mark
 from eidolon_simcore.network import Port
 
@@ -43,6 +44,7 @@ class Step:
     reports: dict[str, int]  #: sums over ranks of what user code reported in it
     cuts: dict[int, Cut] = field(default_factory=dict)  #: where it ends on each rank that took part
     allocated_bytes: dict[Port, int] = field(default_factory=dict)  #: at the marks
+    paces: dict[int, Pace] = field(default_factory=dict)  #: clock and power of each rank's work in it
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class _Counted:
     peaks: dict[Port, int]
     reports: dict[str, int]
     allocated: dict[Port, int] = field(default_factory=dict)
+    pace: Pace = FULL
 
 
 @dataclass(slots=True)
@@ -97,19 +100,26 @@ class Steps:
             r.launched = True
 
     def mark(
-        self, rank: int, seq: int, peaks: dict[Port, int], allocated: Mapping[Port, int] = MappingProxyType({})
+        self,
+        rank: int,
+        seq: int,
+        peaks: dict[Port, int],
+        allocated: Mapping[Port, int] = MappingProxyType({}),
+        pace: Pace = FULL,
     ) -> None:
-        """A step mark, with the rank's memory peaks since the one before it, and what it has allocated now."""
+        """A step mark, with the rank's memory peaks since the one before it, what it has allocated now, and the pace
+        of its work since that mark."""
         r = self._ranks[rank]
         if not r.launched:
             self._count(r)
-        new = _Counted(seq, peaks, r.reports, dict(allocated))
+        new = _Counted(seq, peaks, r.reports, dict(allocated), pace)
         r.reports = {}
         if r.open is not None:  # one step with the mark before it
             for port, peak in r.open.peaks.items():
                 new.peaks[port] = max(new.peaks.get(port, 0), peak)
             for name, value in r.open.reports.items():
                 new.reports[name] = new.reports.get(name, 0) + value
+            new.pace = r.open.pace  # the step's; what chained optimizers add between their marks is little
             r.ends.pop(r.open.seq, None)
         r.open = new
 
@@ -162,10 +172,12 @@ class Steps:
         reports: dict[str, int] = {}
         allocated: dict[Port, int] = {}
         cuts: dict[int, Cut] = {}
+        paces: dict[int, Pace] = {}
         for rank, r in taking:
             counted = r.counted.pop(0)
             r.taken += 1
             cuts[rank] = Cut(counted.seq, r.ends.pop(counted.seq))
+            paces[rank] = counted.pace
             end = max(end, cuts[rank].end_ns)
             _add(allocated, counted.allocated)
             _add(peaks, counted.peaks)
@@ -174,7 +186,7 @@ class Steps:
         time = end - self._last_end
         self._last_end = end
         name = STARTUP if self._index == 1 else "step"
-        return Step(self._index, name, end, time, dict(sorted(peaks.items())), reports, cuts, allocated)
+        return Step(self._index, name, end, time, dict(sorted(peaks.items())), reports, cuts, allocated, paces)
 
 
 def _add(into: dict[_K, int], values: dict[_K, int]) -> None:

@@ -3,8 +3,9 @@
 ``kernels_h100.parquet`` and ``kernels_h200.parquet`` have a row for each signature: kind, name, attributes and operator
 as JSON, mean nanoseconds and how often it was seen, from profiler traces of training steps.
 ``operators_h200.parquet`` is the same for the operator set of ``eidolon profile operators``. ``gemm.parquet`` has
-numbers only (it is long): the GEMM of a linear layer in bf16, row-major (m, k) x (n, k) transposed. What their metadata
-names is where they are from; ``python -m bench.tables`` makes all of them."""
+numbers only (it is long): the GEMM of a linear layer in bf16, row-major (m, k) x (n, k) transposed.
+``copies.parquet`` has copies and sets by bytes: the operator set's, and those of the traces. What their metadata names
+is where they are from; ``python -m bench.tables`` makes all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ KERNELS = (
     ("operators_h200.parquet", "h200-sxm"),
 )
 GEMMS, GEMMS_GPU = "gemm.parquet", "h100-sxm"
-FILES = (*(file for file, _ in KERNELS), GEMMS)
+COPIES = "copies.parquet"
+FILES = (*(file for file, _ in KERNELS), GEMMS, COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,19 @@ class Point:
     count: int = 1  #: how often it was seen
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy or a set of so many bytes, and what it took on a GPU of the catalogue."""
+
+    signature: Signature
+    bytes: int
+    ns: float  #: mean
+    gpu: str
+    count: int = 1
+
+
 def load(*, gemms: bool = True) -> Iterator[Point]:
-    """All points of all tables; the published ``gemms`` can be left out."""
+    """All points of all tables but that of copies; the published ``gemms`` can be left out."""
     for file, gpu in KERNELS:
         rows = _read(file)
         for kind, name, facts, operator, ns, count in zip(
@@ -53,6 +66,15 @@ def load(*, gemms: bool = True) -> Iterator[Point]:
     rows = _read(GEMMS)
     for m, n, k, ns in zip(*(rows[key] for key in ("m", "n", "k", "ns")), strict=True):
         yield Point(linear(m, n, k), None, ns, GEMMS_GPU)
+
+
+def copies() -> Iterator[Copy]:
+    """All points of the table of copies and sets."""
+    rows = _read(COPIES)
+    for kind, name, pinned, n, ns, gpu, count in zip(
+        *(rows[key] for key in ("kind", "name", "pinned", "bytes", "ns", "gpu", "count")), strict=True
+    ):
+        yield Copy(Signature(kind, name, {"pinned": pinned}), n, ns, gpu, count)
 
 
 def linear(m: int, n: int, k: int) -> Signature:

@@ -51,7 +51,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Nanoseconds, where they come from, and the expected relative error; ``own``: the nearest point is the GPU's own."""
+    """Nanoseconds, where they come from, the expected relative error; ``own``: the nearest point is the GPU's own."""
 
     ns: float
     source: str

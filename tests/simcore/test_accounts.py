@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +246,26 @@ def test_arithmetic_of_signatures(kind: str, attributes: dict[str, int], expecte
 def test_copies_say_which_way_they_go(name: str, ways: tuple[int, ...]) -> None:
     work: Any = per_byte(Signature("copy", name, {}))
     assert (work.memory_bytes, work.to_device_bytes, work.from_device_bytes) == ways
+
+
+def test_energy_never_falls_where_later_steps_draw_less(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.join(1, -1, -1)
+    rank = FakeRank(1)
+    gemm = rank.signature("gemm", "cublas", m=8192, n=8192, k=8192, batch=1, atype=14, ctype=14, computetype=68)
+    port, drawn, powers = Port(0, 0), [0.0], []
+    for count in (20, 20, 20, 2, 0, 0):  # GEMMs; the rest of a step is bound by memory
+        for _ in range(count):
+            rank.write(Kind.KERNEL, call="cudaLaunchKernel", sig=gemm, flags=FOREGROUND | AUTOGRAD)
+        for _ in range(5):
+            rank.kernel(256 << 20, flags=FOREGROUND | AUTOGRAD)
+        rank.sync()
+        rank.mark()
+        run.batch(rank)
+        snapshot = run.simulation.snapshot(1.0)
+        powers.append(snapshot.paces[port].power)
+        drawn.append(snapshot.progress.energy_j.get(port, 0.0))
+    assert powers[-1] < powers[2]  # a joule counter of the present power would have fallen
+    assert all(before <= after for before, after in itertools.pairwise(drawn))
+    watts = (drawn[-1] - drawn[-2]) / (run.simulation.steps[-2]["time_ns"] / 1e9)
+    assert 0.12 * 700 < watts < 700

@@ -58,7 +58,7 @@ def progress(ports: tuple[Port, ...], steps: int = 3, time_ns: int = 100 * MS) -
         name = "startup" if index == 1 else "step"
         step = Step(index, name, index * time_ns, time_ns, peaks, {}, {}, dict.fromkeys(ports, 20 << 30))
         entry = {"index": index, "time_ns": time_ns, "tokens": 1000, "samples": None, "flops": 4e12, "mfu": 0.02}
-        done = done.plus(step, {**entry, "tokens_per_s": 1e4, "samples_per_s": None})
+        done = done.plus(step, {**entry, "tokens_per_s": 1e4, "samples_per_s": None}, dict.fromkeys(ports, 50.0))
     return done
 
 

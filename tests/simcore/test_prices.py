@@ -25,8 +25,8 @@ def take(prices: Any, signatures: list[int], values: list[int], works: list[bool
 def prices() -> Any:
     """1: a GEMM of 1,000 ns. 2: a copy of 500 ns and half a nanosecond a byte."""
     made = _engine.Prices()
-    made.define(1, 1_000, 0.0, 11, 2, 0)
-    made.define(2, 500, 0.5, 12, 1, 2)
+    made.define(1, 1_000, [], 11, 2, 0)
+    made.define(2, 500, [(0, 0.0), (100, 50.0)], 12, 1, 2)
     return made
 
 
@@ -37,6 +37,16 @@ def test_a_record_gets_its_duration_label_and_class(prices: Any) -> None:
     assert out["work_class"].tolist() == [2, 1, 2]
     assert prices.spent() == [[0, 0, 0], [2, 2_000, 0], [1, 550, 0]]
     assert prices.source_ns == [2_000, 0, 550, 0]
+
+
+def test_bytes_cost_what_the_lines_between_the_points_say(prices: Any) -> None:
+    prices.define(3, 10, [(64, 100.0), (128, 100.0), (256, 300.0)], 13, 1, 1)
+    sizes = [0, 64, 100, 128, 192, 256, 257, 512]
+    assert take(prices, [3] * len(sizes), sizes)["work_ns"].tolist() == [110, 110, 110, 110, 210, 310, 312, 710]
+    prices.define(4, 10, [(64, 100.0)], 13, 1, 1)
+    assert take(prices, [4, 4], [1, 1_000])["work_ns"].tolist() == [110, 110]
+    with pytest.raises(ValueError, match="ascending"):
+        prices.define(5, 0, [(8, 1.0), (8, 2.0)], 13, 1, 1)
 
 
 def test_what_is_no_device_work_is_left_alone(prices: Any) -> None:

@@ -1,4 +1,4 @@
-"""GEMMs that aiconfigurator-core measured: where it is installed, GPUs without tables of our own take theirs from it."""
+"""GEMMs that aiconfigurator-core measured: GPUs without tables of our own take theirs from it."""
 
 from __future__ import annotations
 

@@ -110,14 +110,15 @@ def test_what_a_thread_did_before_a_call_comes_on_top_of_the_call(lone: Run) -> 
 
 def test_a_host_of_several_ranks_takes_longer_for_each(tmp_path: Path) -> None:
     clocks = []
-    for ranks in (1, 2):
+    for ranks in (1, 2, 4):
         run = Run(tmp_path / str(ranks), ranks_per_server=ranks)
         rank = alone(run)
         rank.write(Kind.HOST, call="cudaGetDevice", host_ns=1_000_000)
         seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING, host_ns=1_000_000)
         run.batch(rank)
         clocks.append(run.replies()[1, seq][0])
-    assert clocks == [2_000_100, round(1_000_100 * hostcost.BESIDE_OTHERS) + round(1_000_000 * hostcost.BESIDE_OTHERS)]
+    two, four = (1 + hostcost.SHARED_HOST * share for share in (1 / 2, 3 / 4))
+    assert clocks == [2_000_100, *(round(1_000_100 * times) + round(1_000_000 * times) for times in (two, four))]
 
 
 def test_the_first_compiled_kernel_of_a_step_pays_for_entering_the_graph(run: Run) -> None:

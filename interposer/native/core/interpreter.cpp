@@ -1,12 +1,13 @@
 // What a thread's host time goes into between our calls: Python functions and operators, counted, not timed.
 //
 // The time that this machine takes for them says little about the server that is emulated, and is another one in each
-// run. How often a function is entered does not change. What an entry costs depends on how lately the same code ran: an
-// optimizer's loop over its parameters stays in the processor's caches, a step's way through a framework does not.
+// run. How often a function is entered, or an operator called, does not change. What that costs depends on how lately the
+// same code ran: an optimizer's loop over its parameters stays in the processor's caches, a step's way through a
+// framework does not; and what a step does first, after it waited for the one before, takes two to three times as long as
+// the same in its second layer.
 //
-// Fitted to the phases of 24 training steps on a server with an H200 (docs/costs.md, "The host"; they had from 50 to
-// 50,000 entries): forward, backward, clipping, optimizer, of GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and
-// under DDP and FSDP, and of TorchTitan's Llama with tensor parallelism.
+// Fitted to the times at which sixteen training steps on a server with an H200 launched their kernels (docs/costs.md,
+// "The host"): GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP.
 //
 // Importing a module costs nothing: it is no part of a step, and how often what is entered there depends on the order
 // of sets, another one in each process.
@@ -23,11 +24,16 @@
 namespace eidolon {
 namespace {
 
-constexpr int64_t kWarmNs = 220;      // entering a function of which at most kWarm entries ago the last one was
-constexpr int64_t kColdNs = 4400;     // ... at most kCold entries ago
-constexpr int64_t kRareNs = 8300;     // ... longer ago, or never
-constexpr int64_t kOperatorNs = 2200; // an operator, whether it launches or not
-constexpr uint64_t kWarm = 64, kCold = 1024;
+// What it costs to run code of which the last run was at most `warm` runs ago (of any code of its kind, by this thread), at
+// most `cold`, or more.
+struct Costs {
+  uint64_t warm, cold;
+  int64_t warm_ns, cold_ns, rare_ns;
+
+  int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
+};
+constexpr Costs kFunction{256, 1024, 180, 4500, 10600};
+constexpr Costs kOperator{64, 512, 1350, 10700, 33600}; // whether it launches or not
 
 struct ThreadState; // CPython's, all three opaque
 struct Frame;
@@ -50,34 +56,31 @@ bool has_text(Object *object, const char *name, const char *wanted) {
   return found;
 }
 
-// When a thread last entered each function, in entries: a hash table by the address of its code.
-class Entries {
+// When a thread last ran each piece of code, in runs: a hash table by its address.
+class Runs {
 public:
-  struct Entry {
-    uint64_t ago; // how many entries ago this code was entered last
-    bool imports; // it is how Python imports a module
+  struct Run {
+    uint64_t ago;  // how many runs ago this code ran last
+    bool first;    // it never did
+    uint8_t *note; // what is remembered of this code, 0 at first
   };
 
-  Entry enter(Object *code) {
+  Run run(const void *code) {
     if (2 * used_ >= slots_.size())
       grow();
     Slot &slot = find(code);
-    const bool known = slot.code != nullptr;
-    if (!known) {
-      ++used_;
-      slot.code = code;
-      slot.imports =
-          has_text(code, "co_name", "_find_and_load") && has_text(code, "co_filename", "<frozen importlib._bootstrap>");
-    }
+    const bool first = slot.code == nullptr;
+    used_ += first;
+    slot.code = code;
     const uint64_t last = std::exchange(slot.last, now_++);
-    return {known ? slot.last - last : UINT64_MAX, slot.imports};
+    return {first ? UINT64_MAX : slot.last - last, first, &slot.note};
   }
 
 private:
   struct Slot {
     const void *code = nullptr;
     uint64_t last = 0;
-    bool imports = false;
+    uint8_t note = 0;
   };
 
   Slot &find(const void *code) {
@@ -100,11 +103,12 @@ private:
 };
 
 thread_local int64_t spent_ns = 0;      // not taken yet
-thread_local bool entries_gone = false; // Python runs while a thread's objects are destroyed, too
-struct ThreadEntries : Entries {
-  ~ThreadEntries() { entries_gone = true; }
+thread_local bool runs_gone = false; // Python runs while a thread's objects are destroyed, too
+struct ThreadRuns {
+  Runs functions, operators;
+  ~ThreadRuns() { runs_gone = true; }
 };
-thread_local ThreadEntries entries;
+thread_local ThreadRuns runs;
 thread_local bool importing = false;
 
 Object *code_of(Frame *frame) {        // borrowed: the frame holds it
@@ -115,15 +119,21 @@ Object *code_of(Frame *frame) {        // borrowed: the frame holds it
   return code;
 }
 
+// Whether a function is how Python imports a module.
+bool imports(Object *code) {
+  return has_text(code, "co_name", "_find_and_load") && has_text(code, "co_filename", "<frozen importlib._bootstrap>");
+}
+
 Object *enter(ThreadState *state, Frame *frame, int exception) {
-  if (entries_gone || importing)
+  if (runs_gone || importing)
     return python.evaluate(state, frame, exception);
-  const auto [ago, imports] = entries.enter(code_of(frame));
-  if (!imports) {
-    spent_ns += ago <= kWarm ? kWarmNs : ago <= kCold ? kColdNs : kRareNs;
-    return python.evaluate(state, frame, exception);
-  }
-  importing = true;
+  Object *code = code_of(frame);
+  const Runs::Run run = runs.functions.run(code);
+  if (run.first)
+    *run.note = imports(code);
+  importing = *run.note != 0;
+  if (!importing)
+    spent_ns += kFunction.of(run.ago);
   Object *result = python.evaluate(state, frame, exception);
   importing = false;
   return result;
@@ -137,7 +147,10 @@ template <typename F> bool find(const char *name, F *function) {
 
 } // namespace
 
-void count_operator() { spent_ns += kOperatorNs; }
+void count_operator(const void *op) {
+  if (!runs_gone && !importing)
+    spent_ns += kOperator.of(runs.operators.run(op).ago);
+}
 
 int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }
 

@@ -173,9 +173,10 @@ bool pinned(const void *pointer) {
   return type == PointerInfo::kHost || type == PointerInfo::kManaged;
 }
 
-uint32_t copy_signature(const char *name, bool is_pinned) {
-  Attribute attributes[] = {{"pinned", is_pinned}};
-  return signature("copy", name, attributes, 1);
+// Whole pages go a faster way within the device (measured).
+uint32_t copy_signature(const char *name, bool is_pinned, bool pages) {
+  Attribute attributes[] = {{"pinned", is_pinned}, {"pages", pages}};
+  return signature("copy", name, attributes, 2);
 }
 
 } // namespace
@@ -550,8 +551,8 @@ Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, s
     name = "p2p";
   const void *host = kind == 1 ? from : kind == 2 ? to : nullptr;
   const bool is_pinned = host != nullptr && pinned(host);
-  const uint32_t sig = copy_signature(name, is_pinned);
   const size_t bytes = width * height;
+  const uint32_t sig = copy_signature(name, is_pinned, kind == 3 && bytes % 4096 == 0);
   auto rows = [=] {
     for (size_t row = 0; row < height; ++row)
       move_bytes(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width,

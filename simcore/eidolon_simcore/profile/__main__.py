@@ -21,6 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True)
     one = kinds.add_parser("operators", help="the operator set")
     one.add_argument("--quick", action="store_true", help="a thirtieth of it")
+    one.add_argument("--families", nargs="+", default=(), metavar="FAMILY", help="these only, as: gemm copy set")
     one.add_argument("--rehearse", action="store_true", help="run every case once and measure nothing")
     kinds.add_parser("sustained", help="clock and power under load").add_argument("--seconds", type=float, default=2.0)
     kinds.add_parser("host", help="what operators cost on the host")
@@ -34,8 +35,12 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit("eidolon profile: PyTorch sees no CUDA GPU")
     arguments.out.mkdir(parents=True, exist_ok=True)
     deadline = measure.Deadline(arguments.budget_s)
-    if arguments.kind == "operators" and arguments.rehearse:
-        cases = operators.operator_set(arguments.quick)
+    cases = []
+    if arguments.kind == "operators":
+        cases = operators.operator_set(arguments.quick, arguments.families)
+        if not cases:
+            raise SystemExit(f"eidolon profile: --families {' '.join(arguments.families)}: no such family of operators")
+    if cases and arguments.rehearse:
         print(f"{measure.rehearse(cases, _say)} of {len(cases)} cases run")
         return
     rank = int(os.environ.get("RANK", "0"))
@@ -47,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     table = output.Table(arguments.out / arguments.kind, output.provenance(arguments.note))
     match arguments.kind:
         case "operators":
-            for result in measure.measure(operators.operator_set(arguments.quick), _say):
+            for result in measure.measure(cases, _say):
                 for index, kernel in enumerate(result.kernels):
                     table.add(
                         family=result.case.family,

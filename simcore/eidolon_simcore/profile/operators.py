@@ -7,10 +7,11 @@ of the input) and ``nt`` (gradient of the weight).
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -36,12 +37,15 @@ def randn(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> torch.T
     return tensor.clone().requires_grad_() if grad else tensor
 
 
-def operator_set(quick: bool = False) -> list[Case]:
-    """All cases; ``quick`` takes a thirtieth of them, for trying them out."""
+def operator_set(quick: bool = False, families: Container[str] = ()) -> list[Case]:
+    """All cases, or those of some families; ``quick`` takes a thirtieth of them, for trying them out."""
     random.seed(8)
     cases: list[Case] = []
-    for part in (_gemms, _attention, _norms, _bytes, _loss, _convolutions, _optimizers, _moves, _more_gemms, _rest):
+    parts = (_gemms, _attention, _norms, _bytes, _loss, _convolutions, _optimizers, _moves, _more_gemms, _rest)
+    for part in (*parts, _copies):
         cases += part()
+    if families:
+        cases = [case for case in cases if case.family in families]
     return cases[::30] if quick else cases
 
 
@@ -559,3 +563,44 @@ def _rest() -> list[Case]:
         facts: dict[str, Any] = dict(n=n, c=c, h=side, dtype="bf16", family="pool")
         cases += [_both("max_pool2d", dict(facts), pool), _both("avg_pool2d", dict(facts), mean)]
     return cases
+
+
+# ---- copies and sets -----------------------------------------------------------------------------------------------
+
+OCTAVES = (4, 64, 256, *(2**p for p in range(10, 31)))  #: bytes
+#: Three an octave where the time depends on the bytes. Parts of an octave are whole cache lines.
+THIRDS = (*OCTAVES[:9], *(round(2 ** (16 + i / 3) / 512) * 512 for i in range(43)))
+
+
+def _copies() -> list[Case]:
+    """What the copy engines and the driver's own kernels do: one ``cudaMemcpyAsync`` or ``cudaMemsetAsync`` each."""
+    cases = [Case("copy", "d2d", dict(bytes=n, pinned=0), lambda n=n: _copy("cuda", "cuda", n)) for n in THIRDS]
+    for n, pinned in itertools.product(OCTAVES, (True, False)):
+        facts = dict(bytes=n, pinned=int(pinned))
+        up = lambda n=n, pinned=pinned: _copy("cpu", "cuda", n, pinned)  # noqa: E731
+        down = lambda n=n, pinned=pinned: _copy("cuda", "cpu", n, pinned)  # noqa: E731
+        cases += [Case("copy", "h2d", facts, up), Case("copy", "d2h", facts, down)]
+    return cases + [Case("set", "set", dict(bytes=n), lambda n=n: _set(n)) for n in OCTAVES]
+
+
+def _copy(source: str, target: str, n: int, pinned: bool = False) -> Callable[[], Any]:
+    """``copy_`` of contiguous bytes. All pages are written first, as the system gives them out at the first touch."""
+    a, b = (
+        torch.ones(n, dtype=torch.uint8, device=place, pin_memory=pinned and place == "cpu")
+        for place in (source, target)
+    )
+    return lambda: b.copy_(a, non_blocking=pinned)
+
+
+def _set(n: int) -> Callable[[], None]:
+    """PyTorch's own ``zero_`` is a kernel; libraries call the driver, and so does this."""
+    memory = torch.ones(n, dtype=torch.uint8, device="cuda")
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def work() -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        result = driver.cuMemsetD8Async(ctypes.c_uint64(memory.data_ptr()), 0, ctypes.c_size_t(n), stream)
+        if result:
+            raise RuntimeError(f"cuMemsetD8Async: error {result}")
+
+    return work

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
@@ -225,9 +226,15 @@ void bind_accounts(nb::module_ &module) {
   nb::class_<Prices>(module, "Prices")
       .def(nb::init<>())
       .def("define",
-           [](Prices &self, std::uint32_t signature, std::int64_t base_ns, double ns_per_byte, std::uint32_t label,
-              std::uint16_t work_class,
-              std::uint8_t source) { self.define(signature, {base_ns, ns_per_byte, label, work_class, source}); })
+           [](Prices &self, std::uint32_t signature, std::int64_t base_ns,
+              const std::vector<std::pair<std::uint64_t, double>> &by_bytes, std::uint32_t label,
+              std::uint16_t work_class, std::uint8_t source) {
+             Price price{base_ns, {}, label, work_class, source};
+             for (const auto &[bytes, ns] : by_bytes) {
+               price.by_bytes.push_back({bytes, ns});
+             }
+             self.define(signature, price);
+           })
       .def("set_pace", &Prices::set_pace)
       .def("take",
            [](Prices &self, const Strided<bool> &works, const Strided<std::uint32_t> &signatures,

@@ -1,7 +1,7 @@
 // What a rank's device work costs: a price for each signature, looked up record by record.
 //
-// A price is nanoseconds plus nanoseconds for each byte that the record names, at the greatest clock; the pace of the
-// step (a factor by class of work) turns it into the duration. What was spent is counted on the way: by signature for
+// A price is nanoseconds plus, for copies and sets, what the bytes that the record names take (lines between points), at
+// the greatest clock; the pace of the step (a factor by class of work) turns it into the duration. What was spent is counted on the way: by signature for
 // the summary, by class at the greatest clock since the last cut for the next step's pace, by source of the price.
 // Setting up (weights that are made and copied) is no step: what was spent until `begin` is kept apart.
 #pragma once
@@ -16,11 +16,28 @@
 namespace eidolon {
 
 struct Price {
+  struct Point {
+    std::uint64_t bytes = 0;
+    double ns = 0;
+  };
+
   std::int64_t base_ns = 0;
-  double ns_per_byte = 0;
+  std::vector<Point> by_bytes; // ascending
   std::uint32_t label = 0;
   std::uint16_t work_class = 0;
   std::uint8_t source = 0;
+
+  // On top of base_ns: on the lines between the points; below the first its time, beyond the last the last line goes on.
+  [[nodiscard]] double of_bytes(std::uint64_t bytes) const {
+    if (by_bytes.size() < 2 || bytes <= by_bytes.front().bytes) {
+      return by_bytes.empty() ? 0.0 : by_bytes.front().ns;
+    }
+    const auto above = std::lower_bound(by_bytes.begin() + 1, by_bytes.end() - 1, bytes,
+                                        [](const Point &point, std::uint64_t n) { return point.bytes < n; });
+    const Point &from = *(above - 1);
+    const double share = static_cast<double>(bytes - from.bytes) / static_cast<double>(above->bytes - from.bytes);
+    return from.ns + share * (above->ns - from.ns);
+  }
 };
 
 class Prices {
@@ -39,6 +56,11 @@ public:
   void define(std::uint32_t signature, const Price &price) {
     if (price.work_class >= kClasses || price.source >= kSources) {
       throw std::invalid_argument("no such class of work or source");
+    }
+    if (std::adjacent_find(price.by_bytes.begin(), price.by_bytes.end(), [](const auto &one, const auto &next) {
+          return one.bytes >= next.bytes;
+        }) != price.by_bytes.end()) {
+      throw std::invalid_argument("the points of a price by bytes are not in ascending order");
     }
     if (signature >= entries_.size()) {
       entries_.resize(signature + 1);
@@ -61,8 +83,8 @@ public:
     }
     Entry &entry = entries_[signature];
     std::int64_t ns = entry.price.base_ns;
-    if (entry.price.ns_per_byte != 0) {
-      ns += static_cast<std::int64_t>(std::nearbyint(entry.price.ns_per_byte * static_cast<double>(value)));
+    if (!entry.price.by_bytes.empty()) {
+      ns += static_cast<std::int64_t>(std::nearbyint(entry.price.of_bytes(value)));
     }
     at_full_clock_[entry.price.work_class] += static_cast<double>(ns);
     const double factor = pace_[entry.price.work_class];
