@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["profile"]:  # a program of its own, that runs without the rest of Eidolon too
         return _profile(words[1:])
+    if words[:2] == ["calibrate", "host"]:
+        return _profile([*words[2:], "calibrate"])
     command: list[str] | None = None
     if "--" in words:
         cut = words.index("--")
@@ -132,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     explain = verbs.add_parser("explain", help="where a run's times come from", allow_abbrev=False)
     explain.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or its summary.json")
     verbs.add_parser("profile", help="measure a real GPU for the cost tables (needs PyTorch)", add_help=False)
+    calibrate = verbs.add_parser("calibrate", help="make the host cost table of a machine with a GPU (needs PyTorch)")
+    calibrate.add_argument("what", choices=["host"])
     validate.add_argument(
         "--local", action="store_true", help="check for `eidolon run`, which does without what only a cluster needs"
     )
