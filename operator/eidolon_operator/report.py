@@ -50,9 +50,10 @@ _RATES: Final = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"))
 
 
 def _heading(summary: Summary, title: str) -> str:
+    host = " ".join(filter(None, (summary["host_cost"], summary["host_note"])))
     lines = [
         f"{title}: {summary['state']}" + (f": {summary['reason']}" if summary.get("reason") else ""),
-        f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {summary['host_cost']}; "
+        f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {host}; "
         f"{format_ns(summary['virtual_ns'])} simulated in {summary['wall_s']:.1f} s",
     ]
     return "\n".join(lines)

@@ -31,6 +31,7 @@ def summary(steps: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "cost_share": {"measured": 0.0, "interpolated": 0.0, "roofline": 0.975, "unknown": 0.025},
         "coverage": {"published": []},
         "host_cost": "table",
+        "host_note": "",
         "host_waits": [],
         "unmodelled": [],
         "unknown_reads": [],
