@@ -5,8 +5,8 @@ machine; what the thread did before the call, Python functions and operators, co
 and the table says what each of them costs. ``eidolon calibrate host`` makes such a table on a machine with a GPU; what
 it does not name costs what the package's table says.
 
-``measured`` takes the thread's CPU time between intercepted calls, times a factor: how long the table's machine takes for
-a fixed load over how long this one does (:mod:`.profile.reference`); 1 where the table does not say.
+``measured`` takes the thread's CPU time between intercepted calls, times a factor: how long the table's machine takes
+for a fixed load over how long this one does (:mod:`.profile.reference`); 1 where the table does not say.
 """
 
 from __future__ import annotations

@@ -218,6 +218,8 @@ EID_API Status stream_synchronize(Stream *stream, uint16_t call);
 EID_API Status stream_query(Stream *stream, uint16_t call); // kSuccess or kNotReady
 EID_API Status device_synchronize(int device, uint16_t call);
 EID_API Status stream_wait(Stream *stream, void *event, uint16_t call);
+// What `stream` gets from now on waits for what `other` has by now; costs no host time, and is no event of the program's.
+EID_API Status stream_follow(Stream *stream, Stream *other);
 // Runs `function(data)` when the work before it has ended in virtual time; later work of the stream waits for it.
 EID_API Status stream_callback(Stream *stream, void (*function)(void *), void *data, uint16_t call);
 
@@ -312,15 +314,21 @@ EID_API void graph_retain_user_object(void *graph, void *object, unsigned refere
 
 // ---- collectives (libs/nccl.cpp) ---------------------------------------------------------------------------------
 
+// What is issued with one of these runs one after the other, in the order of issue, on whatever streams. Lives for ever:
+// captured operations take their turn at each replay.
+struct Turn;
+EID_API Turn *turn_create();
+
 // One member of an NCCL group (or a call on its own). `payload` is sent if the bytes are known and small; the result
 // arrives later and is put at `receive` in stream order.
 struct Collective {
   uint32_t sig;                    // signature of kind "collective"
   std::atomic<uint64_t> *position; // counter of its communicator (p2p: of its pair and direction), taken when the work
                                    // is issued: at the call, or at each replay of a captured one; lives for ever
+  Turn *turn = nullptr;            // nullptr: it waits for its stream alone
   Stream *stream;
   uint16_t call;
-  bool group_more; // further members of the group follow
+  bool group_more; // further members of the group follow, on the same stream
   bool small =
       true; // the most that any one rank sends is at most config().payload_limit: the same answer on every rank
   const void *send;

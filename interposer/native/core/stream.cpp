@@ -318,6 +318,23 @@ Status stream_wait(Stream *stream, void *handle, uint16_t call) {
   return kSuccess;
 }
 
+Status stream_follow(Stream *stream, Stream *other) {
+  if (in_capture(stream) || in_capture(other)) {
+    CudaEvent event{kEventMagic, 2, other->device};
+    capture_event_record(other, &event);
+    return capture_join(stream, &event);
+  }
+  if (stream == other)
+    return kSuccess;
+  const uint64_t key = next_event_key();
+  if (other->legacy)
+    order_with_default(other);
+  emit({.kind = Kind::kEventRecord, .stream = other, .value = key});
+  order_with_default(stream);
+  stream->last_seq = emit({.kind = Kind::kStreamWait, .stream = stream, .value = key}) + 1;
+  return kSuccess;
+}
+
 Status stream_callback(Stream *stream, void (*function)(void *), void *data, uint16_t call) {
   if (capture_node(stream, 3, [=](Stream *lane, uint8_t flags) { issue_callback(lane, function, data, 0, flags); }))
     return kSuccess;
@@ -469,14 +486,47 @@ Status launch_operation(Stream *stream, uint32_t sig, uint16_t call) {
   return kSuccess;
 }
 
+struct Turn {
+  std::mutex mutex;
+  uint64_t lane = 0; // the stream that had it last
+  uint64_t key = 0;  // recorded behind what had it; 0: nothing yet
+};
+
+Turn *turn_create() {
+  static std::mutex mutex;
+  static auto *all = new std::vector<Turn *>; // stay reachable
+  std::lock_guard hold(mutex);
+  return all->emplace_back(new Turn);
+}
+
+namespace {
+
+void take_turn(Turn *turn, Stream *lane, uint8_t flags) {
+  std::lock_guard hold(turn->mutex);
+  if (turn->key != 0 && turn->lane != lane->id)
+    emit({.kind = Kind::kStreamWait, .flags = flags, .stream = lane, .value = turn->key});
+  turn->lane = lane->id;
+}
+
+void pass_turn(Turn *turn, Stream *lane, uint8_t flags) {
+  std::lock_guard hold(turn->mutex);
+  turn->key = next_event_key();
+  emit({.kind = Kind::kEventRecord, .flags = flags, .stream = lane, .value = turn->key});
+}
+
+} // namespace
+
 Status launch_collective(const Collective &c) {
   const bool moves = c.small && c.send_bytes + c.receive_bytes > 0;
   auto issue = [=](Stream *lane, uint8_t flags, uint16_t call) {
+    order_with_default(lane);
+    if (c.turn != nullptr)
+      take_turn(c.turn, lane, flags);
+    const uint8_t plain = flags;
     if (c.group_more)
       flags |= kGroupMore;
     if (moves)
       flags |= kPayload;
-    order_with_default(lane);
     uint64_t seq = emit({.kind = Kind::kCollective,
                          .flags = flags,
                          .call = call,
@@ -484,6 +534,8 @@ Status launch_collective(const Collective &c) {
                          .sig = c.sig,
                          .value = c.position->fetch_add(1)});
     lane->last_seq = seq + 1;
+    if (c.turn != nullptr && !c.group_more)
+      pass_turn(c.turn, lane, plain);
     progress_launched(lane->device);
     if (ring_header() == nullptr) { // null core: every other rank is taken to have sent what this one did
       const size_t part = moves ? c.send_bytes : 0;

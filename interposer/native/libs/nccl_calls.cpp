@@ -76,7 +76,7 @@ int64_t factor_bits(const Call &call) {
 // Everyone sends to everyone in these; the other operations follow rings and trees.
 bool goes_to_peers(const Call &call) { return call.peer != kNone || std::strcmp(call.name, "all_to_all") == 0; }
 
-ncclResult_t issue(const Call &call, bool more) {
+ncclResult_t issue(const Call &call, Stream *stream, bool more) {
   DeviceScope scope(call.comm->device);
   if (goes_to_peers(call)) {
     std::lock_guard hold(call.comm->mutex);
@@ -93,7 +93,8 @@ ncclResult_t issue(const Call &call, bool more) {
                                   {"scale", factor_bits(call)}};
   const Collective collective = {.sig = signature("collective", call.name, attributes, std::size(attributes)),
                                  .position = call.position,
-                                 .stream = call.stream,
+                                 .turn = call.comm->turn,
+                                 .stream = stream,
                                  .call = call.id,
                                  .group_more = more,
                                  .small = call.small,
@@ -104,21 +105,37 @@ ncclResult_t issue(const Call &call, bool more) {
   return result_of(launch_collective(collective));
 }
 
-// Runs of one communicator and stream, in the order in which they first appear; inside a run, the order of the calls.
+// The calls of one communicator, in their order: one launch.
+ncclResult_t launch(const std::vector<Call> &run) {
+  Stream *stream = run.front().stream;
+  DeviceScope scope(run.front().comm->device);
+  std::vector<Stream *> others;
+  for (const Call &call : run)
+    if (call.stream != stream && std::find(others.begin(), others.end(), call.stream) == others.end())
+      others.push_back(call.stream);
+  for (Stream *other : others) {
+    if (capture_info(other).id != capture_info(stream).id)
+      return fail(ncclInvalidUsage, "of the streams of a communicator in a group some are captured and some are not");
+    if (Status status = stream_follow(stream, other); status != kSuccess)
+      return result_of(status);
+  }
+  for (const Call &call : run)
+    if (ncclResult_t result = issue(call, stream, &call != &run.back()))
+      return result;
+  for (Stream *other : others)
+    if (Status status = stream_follow(other, stream); status != kSuccess)
+      return result_of(status);
+  return ncclSuccess;
+}
+
+// Communicators in the order in which they first appear.
 ncclResult_t issue_all(std::vector<Call> all) {
-  std::vector<bool> done(all.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (done[i])
-      continue;
-    std::vector<size_t> run;
-    for (size_t k = i; k < all.size(); ++k)
-      if (!done[k] && all[k].comm == all[i].comm && all[k].stream == all[i].stream) {
-        run.push_back(k);
-        done[k] = true;
-      }
-    for (size_t k : run)
-      if (ncclResult_t result = issue(all[k], k != run.back()))
-        return result;
+  while (!all.empty()) {
+    const auto rest = std::stable_partition(all.begin(), all.end(),
+                                            [first = all.front().comm](const Call &c) { return c.comm == first; });
+    if (ncclResult_t result = launch({all.begin(), rest}))
+      return result;
+    all.erase(all.begin(), rest);
   }
   return ncclSuccess;
 }
@@ -145,7 +162,7 @@ ncclResult_t submit(const Call &call) {
     calls.push_back(call);
     return ncclSuccess;
   }
-  return issue(call, false);
+  return issue(call, call.stream, false);
 }
 
 ncclResult_t submit(const Joining &joining) {

@@ -96,6 +96,8 @@ ncclResult_t take_memory(ncclComm *comm) {
 ncclResult_t complete(ncclComm *comm) {
   comm->position = counters(1 + 2 * static_cast<size_t>(comm->size));
   comm->peers = comm->position + 1;
+  if (comm->turn == nullptr)
+    comm->turn = turn_create();
   return take_memory(comm);
 }
 
@@ -216,8 +218,8 @@ ncclResult_t join(std::vector<Joining> &all) {
 
 namespace {
 
-// A configuration that nobody initialised is refused, as NCCL does. What it asks for (blocking or not, CTAs, sharing)
-// changes no result here: every call is done when it returns.
+// A configuration that nobody initialised is refused, as NCCL does. What it asks for (blocking or not, CTAs) changes no
+// result here: every call is done when it returns. Shared resources are one launch at a time.
 bool valid(const ncclConfig_t *config) { return config == nullptr || config->magic == 0xcafebeef; }
 
 ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank, const ncclConfig_t *config) {
@@ -341,6 +343,8 @@ EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, n
   ncclComm *comm = make("", 0, 0, parent->device);
   if (comm == nullptr)
     return ncclSystemError;
+  if (config != nullptr && config->splitShare == 1)
+    comm->turn = parent->turn;
   *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : comm;
   return submit(Joining{.comm = comm,
                         .split = true,

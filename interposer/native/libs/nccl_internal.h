@@ -3,6 +3,11 @@
 // A communicator is a name that all its members compute alike (the unique id and the path of splits), its hash, and
 // position counters: the nth call of each member is the same collective; sends and receives are counted per peer and
 // direction. Calls inside a group are collected per thread and issued at its end.
+//
+// NCCL launches one kernel for a communicator's calls of a group, on the stream of the first of them; the other streams
+// wait for it, and it for them. Each launch waits for the communicator's launch before it, whatever its stream (seen in
+// profiler traces: kernels of one communicator never run side by side). Splits that share the parent's resources
+// (splitShare) take turns with it; other children are on their own.
 #pragma once
 #include <nccl.h>
 #include <strings.h>
@@ -44,6 +49,7 @@ struct ncclComm {
   // Counters live for ever: captured collectives take positions when their graph is replayed.
   std::atomic<uint64_t> *position = nullptr;
   std::atomic<uint64_t> *peers = nullptr; // sends to each peer, then receives from each
+  eidolon::Turn *turn = nullptr;          // of its launches; likewise
   std::atomic<int> error{ncclSuccess};
   std::atomic<bool> finalized{false}, suspended{false};
 };

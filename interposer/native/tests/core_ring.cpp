@@ -2,15 +2,18 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <nccl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
 #include "core.h"
 #include "harness.h"
+#include "nccl_internal.h"
 
 using namespace eidolon;
 
@@ -54,6 +57,7 @@ struct Agent {
   std::atomic<bool> stop{false};
   uint64_t records = 0, kernels = 0, out_of_order = 0, undefined = 0, payloads = 0, graph_nodes = 0;
   uint32_t highest_sig = 0;
+  std::vector<EventRecord> ordering; // collectives, recordings, waits
   std::thread thread;
 
   void make_page() {
@@ -129,6 +133,9 @@ struct Agent {
         records++;
         out_of_order += r.seq != static_cast<uint32_t>(seq);
         undefined += r.sig > highest_sig || (r.sig != 0 && r.sig < 1024);
+        if (const auto kind = static_cast<Kind>(r.kind);
+            kind == Kind::kCollective || kind == Kind::kEventRecord || kind == Kind::kStreamWait)
+          ordering.push_back(r);
         kernels += r.kind == static_cast<uint8_t>(Kind::kKernel);
         graph_nodes += r.kind == static_cast<uint8_t>(Kind::kKernel) && (r.flags & kInGraph) != 0;
         if ((r.flags & kBlocking) != 0) {
@@ -340,6 +347,112 @@ void watchdog() {
   mem_free(device);
 }
 
+// Launches of one communicator take turns on whatever streams. What the agent saw is written as "C0" (a collective on
+// stream 0), "R0a" (a recording a there) and "W1a" (stream 1 waits for it); "+" where more of a group follows.
+void turns(const Agent &agent) {
+  constexpr size_t kCount = 1 << 14; // their values do not travel
+  Stream *streams[2];
+  for (Stream *&stream : streams)
+    stream_create(1, 0, &stream);
+  void *device;
+  mem_alloc(0, 1 << 20, &device);
+  auto order_of = [&](auto work) {
+    device_synchronize(0, 0);
+    const size_t before = agent.ordering.size();
+    work();
+    device_synchronize(0, 0);
+    std::string text;
+    std::vector<uint64_t> keys;
+    for (size_t i = before; i < agent.ordering.size(); ++i) {
+      const EventRecord &r = agent.ordering[i];
+      const auto kind = static_cast<Kind>(r.kind);
+      text += kind == Kind::kCollective ? " C" : kind == Kind::kEventRecord ? " R" : " W";
+      text += r.stream == stream_id(streams[0]) ? "0" : r.stream == stream_id(streams[1]) ? "1" : "?";
+      if (kind == Kind::kCollective) {
+        text += (r.flags & kGroupMore) != 0 ? "+" : "";
+        continue;
+      }
+      const auto known = std::find(keys.begin(), keys.end(), r.value);
+      text += kind == Kind::kStreamWait && known == keys.end() ? '-' // recorded before
+                                                               : static_cast<char>('a' + (known - keys.begin()));
+      if (known == keys.end() && kind == Kind::kEventRecord)
+        keys.push_back(r.value);
+    }
+    return text;
+  };
+  auto is = [&](const char *wanted, auto work) {
+    const std::string got = order_of(work);
+    if (got != wanted)
+      fprintf(stderr, "order is%s, not%s\n", got.c_str(), wanted);
+    CHECK(got == wanted);
+  };
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm, other, child, sharing;
+  CHECK_EQUAL(ncclCommInitRank(&comm, 2, id, 0), ncclSuccess);
+  ncclGetUniqueId(&id);
+  CHECK_EQUAL(ncclCommInitRank(&other, 2, id, 0), ncclSuccess);
+  auto reduce = [&](ncclComm_t on, int stream) {
+    auto handle = static_cast<cudaStream_t>(stream_handle(streams[stream]));
+    CHECK_EQUAL(ncclAllReduce(device, device, kCount, ncclFloat64, ncclSum, on, handle), ncclSuccess);
+  };
+  auto pair = [&](int sending, int receiving) {
+    ncclGroupStart();
+    for (auto [stream, sends] : {std::pair{sending, true}, {receiving, false}}) {
+      auto handle = static_cast<cudaStream_t>(stream_handle(streams[stream]));
+      CHECK_EQUAL(sends ? ncclSend(device, 8 * kCount, ncclInt8, 1, comm, handle)
+                        : ncclRecv(static_cast<char *>(device) + (1 << 19), 8 * kCount, ncclInt8, 1, comm, handle),
+                  ncclSuccess);
+    }
+    return ncclGroupEnd();
+  };
+  is(" C0 R0a W1a C1 R1b C1 R1c W0c C0 R0d", [&] {
+    for (int stream : {0, 1, 1, 0})
+      reduce(comm, stream);
+  });
+  is(" C1 R1a C0 R0b", [&] { // another communicator has its own turn
+    reduce(other, 1);
+    reduce(comm, 0);
+  });
+  is(" C0+ C0 R0a", [&] { CHECK_EQUAL(pair(0, 0), ncclSuccess); });
+  // A group is one launch on the stream of its first call; the other stream waits for it, and it for the other stream.
+  is(" R1a W0a C0+ C0 R0b R0c W1c", [&] { CHECK_EQUAL(pair(0, 1), ncclSuccess); });
+  is(" R0a W1a W1- C1+ C1 R1b R1c W0c", [&] { CHECK_EQUAL(pair(1, 0), ncclSuccess); });
+  // A captured launch takes its turn when the graph is launched.
+  void *graph, *exec;
+  is("", [&] {
+    capture_begin(streams[0], 1, nullptr);
+    reduce(comm, 0);
+    CHECK_EQUAL(pair(0, 1), ncclInvalidUsage); // of a group all streams are captured, or none
+    capture_end(streams[0], &graph);
+    CHECK_EQUAL(graph_instantiate(graph, &exec), kSuccess);
+  });
+  is(" W0- C0 R0a W1a C1 R1b W0b C0 R0c", [&] {
+    graph_launch(exec, streams[0], 0);
+    reduce(comm, 1);
+    graph_launch(exec, streams[0], 0);
+  });
+  graph_exec_destroy(exec);
+  graph_destroy(graph);
+  // A child is on its own, unless it shares the parent's resources.
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.splitShare = 1;
+  CHECK_EQUAL(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclSuccess);
+  CHECK_EQUAL(ncclCommSplit(comm, 0, 0, &sharing, &config), ncclSuccess);
+  for (ncclComm *each : {child, sharing})
+    each->size = 2; // the agent here answers something else
+  is(" C1 R1a W1- C1 R1b", [&] {
+    reduce(child, 1);
+    reduce(sharing, 1);
+  });
+  // What is left of a communicator that ended needs it no more.
+  for (ncclComm_t each : {child, comm, other})
+    CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
+  is(" W0- C0 R0a", [&] { reduce(sharing, 0); });
+  CHECK_EQUAL(ncclCommAbort(sharing), ncclSuccess);
+  mem_free(device);
+}
+
 // A rank whose foreground threads sleep is idle though others go on asking: main waits here for one that does, as it
 // does for NCCL's watchdogs when a process group is destroyed. Its next record ends that.
 void rest() {
@@ -372,6 +485,7 @@ int main() {
     thread.join();
   everything_else();
   watchdog();
+  turns(agent);
   rest();
   agent.stop = true;
   agent.thread.join();

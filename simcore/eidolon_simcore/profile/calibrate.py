@@ -2,8 +2,8 @@
 
 Small models do training steps, each in phases: forward, backward, clipping, optimizer, gradients to none. A phase is
 timed on the host while the device has nothing else to do (it is so small that its queue never fills), the median of
-many. Then it runs again, counted (:mod:`.counting`): Python functions and operators by age, launches, library calls, copies and sets.
-Least squares without negative figures, of relative distances, says what each of them costs.
+many. Then it runs again, counted (:mod:`.counting`): Python functions and operators by age, launches, library calls,
+copies and sets. Least squares without negative figures, of relative distances, says what each of them costs.
 
 Each class of age has phases that have many of it: loops over a few functions, loops over thousands; optimizers for each
 parameter and for all at once.

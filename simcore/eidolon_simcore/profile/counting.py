@@ -2,8 +2,8 @@
 
 A function entered and an operator called cost by how lately the same one ran: how many entries, or calls, of any ago,
 in the same thread. Entries of functions are seen by ``sys.monitoring`` (Python 3.12 on) or ``sys.setprofile`` (3.11,
-where it sees the calling thread alone: not the one in which autograd calls Python); a generator that goes on is one more
-entry, and what an import does counts nothing. Operators, launches and copies are those of PyTorch's profiler.
+where it sees the calling thread alone: not the one in which autograd calls Python); a generator that goes on is one
+more entry, and what an import does counts nothing. Operators, launches and copies are those of PyTorch's profiler.
 """
 
 from __future__ import annotations
