@@ -42,6 +42,8 @@ $(VENV)/.dependencies.stamp: pyproject.toml tools/bootstrap.py
 	$(PYTHON) tools/bootstrap.py $(VENV) --compile-bytecode --build-requires -r pyproject.toml --extra kubernetes --extra torch --extra dev
 	# MLCommons' reader of Chakra traces, for tests; what it says it depends on (notebooks, plots) none of it needs.
 	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps mlc-chakra==1.0.*
+	# Tables of GEMMs, read as files (extra aic): what it depends on only its own code needs.
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet --no-deps aiconfigurator-core==0.12.*
 	@touch $@
 
 $(VENV)/.eidolon.stamp: $(VENV)/.dependencies.stamp $(SOURCES)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bench import operator_table
-from eidolon_simcore import catalogue, recorded
+from eidolon_simcore import catalogue, published, recorded
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.clock import CLASSES, FULL, Pace, pace
 from eidolon_simcore.costs import analyse
@@ -214,20 +214,10 @@ def main() -> None:
     if arguments.copies is not None:
         write_copies(arguments.copies, arguments.gpu, arguments.note)
     if arguments.gemm:
-        table = parquet.read_table(arguments.gemm).to_pydict()
-        keep = [
-            i
-            for i, (dtype, m, n, k) in enumerate(
-                zip(table["gemm_dtype"], table["m"], table["n"], table["k"], strict=True)
-            )
-            if dtype == "bfloat16" and m >= 16 and m not in (17, 4097) and (m % 16 == 0) and min(n, k) >= 64
-        ]
+        rows = published.select(arguments.gemm)
         _write(
             "gemm.parquet",
-            {
-                **{key: [table[key][i] for i in keep] for key in ("m", "n", "k")},
-                "ns": [1e6 * table["latency"][i] for i in keep],
-            },
+            dict(zip(("m", "n", "k", "ns"), map(list, zip(*rows, strict=True)), strict=True)),
             {
                 "gpu": "NVIDIA H100 80GB HBM3 (SXM)",
                 "source": "aiconfigurator-core 0.12.0 (NVIDIA Corporation, Apache-2.0), h100_sxm/gemm/vllm/0.24.0:"

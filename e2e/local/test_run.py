@@ -8,10 +8,12 @@ import statistics
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from e2e.runs import BIN, REPOSITORY, Run, environment
+from eidolon_simcore.profile import counting
 
 DDP = "examples/ddp.py"
 SMALL = ("--steps", "3", "--layers", "2", "--width", "256", "--batch", "2", "--sequence", "128")
@@ -124,6 +126,74 @@ def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: P
     # operators: cold, but not rare.
     for (_, us), expected in zip(took, (0.18, 10.6, 4.5, 1.35, 100 * 1.35 + 10.7), strict=True):
         assert float(us) == pytest.approx(expected, abs=0.15)
+
+
+COUNTED = """
+import sys, time, torch
+
+x = torch.ones(4)
+others = [eval(f'lambda: {i}') for i in range(600)]
+def leaf(): pass
+def numbers():
+    for _ in range(20): yield leaf()
+def functions():
+    for _ in range(50): leaf()
+    for other in others[:400]: other()
+    sum(1 for _ in numbers())
+    for other in others: other()
+    leaf()
+def operators():
+    for _ in range(100): x.view(2, 2)
+    for _ in range(70): x.detach()
+    x.view(2, 2)
+    x.t()
+def counted(work):  # in the second turn, as a number of three digits for rare, cold and warm each
+    work()
+    begin = time.perf_counter_ns()
+    work()
+    return time.perf_counter_ns() - begin
+if __name__ == '__main__':
+    x = x.cuda()
+    print(sys.argv[1], counted(globals()[sys.argv[1]]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["functions", "operators"])
+def test_calibration_counts_as_a_run_does(run: Run, tmp_path: Path, what: str) -> None:
+    """Under a host table that makes a time of the counts: 1 ns for what is warm, 1 us for cold, 1 ms for rare."""
+    script, table = tmp_path / "counted.py", tmp_path / "host.yaml"
+    script.write_text(COUNTED)
+    nothing, counts = (
+        f"{{warm: 256, cold: 1024, warm_ns: {w}, cold_ns: {c}, rare_ns: {r}}}"
+        for w, c, r in ((0, 0, 0), (1, 1_000, 1_000_000))
+    )
+    counts = counts if what == "functions" else counts.replace("256", "64").replace("1024", "512")
+    other = "operator" if what == "functions" else "function"
+    table.write_text(f"{what[:-1]}: {counts}\n{other}: {nothing}\nprovenance: {{cpu: abacus}}\n")
+    result = run("--host-table", str(table), "--", "python", str(script), what)
+    assert result.code == 0, result.all_output
+    assert "host cost: table of abacus; " in result.out
+    took = re.search(rf"{what} (\d+)$", result.out, re.MULTILINE)
+    assert took is not None, result.all_output
+    rest, warm = divmod(int(took[1]), 1_000)
+    rare, cold = divmod(rest, 1_000)
+    names: dict[str, Any] = {"__name__": "counted"}
+    exec(COUNTED, names)
+    counter = counting.Functions() if what == "functions" else counting.Calls()
+    counter.during(names[what])
+    counter.ages.take()
+    counter.during(names[what])
+    assert [warm, cold, rare] == counter.ages.take()
+    assert warm > 50
+    assert cold > 0 if what == "functions" else warm > 100
+
+
+def test_a_host_table_that_is_none_is_an_error(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "host.yaml"
+    table.write_text("calls: {cudaFree: -1}\n")
+    result = run("--host-table", str(table), "--", "python", "-c", "pass")
+    assert result.code == 2
+    assert "--host-table: calls.cudaFree: -1: a whole number from 0 on is allowed" in result.all_output
 
 
 def test_the_run_ends_after_the_given_steps(run: Run) -> None:

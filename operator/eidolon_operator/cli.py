@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["profile"]:  # a program of its own, that runs without the rest of Eidolon too
         return _profile(words[1:])
+    if words[:2] == ["calibrate", "host"]:
+        return _profile([*words[2:], "calibrate"])
     command: list[str] | None = None
     if "--" in words:
         cut = words.index("--")
@@ -115,6 +117,12 @@ def _parser() -> argparse.ArgumentParser:
         help="of this machine, for large allocations of all ranks (80%% of all): who would exceed it waits until"
         " another frees",
     )
+    run.add_argument(
+        "--host-table",
+        type=Path,
+        metavar="FILE",
+        help="host costs made by `eidolon calibrate host` on a machine with a GPU (the package's own)",
+    )
     run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
     run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
     run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
@@ -132,6 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     explain = verbs.add_parser("explain", help="where a run's times come from", allow_abbrev=False)
     explain.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or its summary.json")
     verbs.add_parser("profile", help="measure a real GPU for the cost tables (needs PyTorch)", add_help=False)
+    calibrate = verbs.add_parser("calibrate", help="make the host cost table of a machine with a GPU (needs PyTorch)")
+    calibrate.add_argument("what", choices=["host"])
     validate.add_argument(
         "--local", action="store_true", help="check for `eidolon run`, which does without what only a cluster needs"
     )
@@ -164,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     from eidolon_operator import local  # starts no process, but imports much
+    from eidolon_simcore import hostcost
 
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
     given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}
@@ -184,7 +195,12 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         source = "command line"
     _override(document, given)
     spec = specs.parse(document, source=source)
-    plan = planning.build(spec, source=source)
+    try:
+        table = hostcost.read(options.host_table) if options.host_table is not None else None
+        plan = planning.build(spec, source=source, host_table=table)
+    except hostcost.HostTableError as error:
+        _complain(f"run: --host-table: {error}")
+        return EXIT_USAGE
     if aside := specs.only_in_kubernetes(spec):
         _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
     out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -39,6 +39,7 @@ def render(summary: Mapping[str, Any]) -> str:
     coverage = summary["coverage"]
     lines = [
         f"{summary['gpu']}: expected error of device time at most {coverage['expected_error']:.1%}",
+        *(f"Published costs: {line}" for line in coverage.get("published", ())),
         "",
         f"{'share':>6} {'time':>10} {'count':>8} {'each':>10} {'source':<12} {'error':>6}  operation",
     ]

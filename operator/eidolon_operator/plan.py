@@ -17,7 +17,7 @@ from eidolon_operator import topology
 from eidolon_operator.schema import Problem
 from eidolon_operator.spec import ServerGroup, Spec, SpecError
 from eidolon_operator.units import format_bytes
-from eidolon_simcore import catalogue
+from eidolon_simcore import catalogue, hostcost
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.fabric import builders
 from eidolon_simcore.fabric.settings import FabricError, Settings
@@ -73,8 +73,16 @@ def ring_bytes() -> int:
     return RING_RECORDS * _RECORD_BYTES + RING_DEFINITIONS_BYTES + RING_INBOX_BYTES + _RING_PAGES_BYTES
 
 
-def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1) -> Plan:
-    """The plan of a spec. ``token`` is the shared secret of the run; by default a new one."""
+def build(
+    spec: Spec,
+    *,
+    source: str,
+    token: str | None = None,
+    attempt: int = 1,
+    host_table: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a spec. ``token`` is the shared secret of the run; by default a new one. ``host_table``: document of
+    a host cost table (:func:`hostcost.read`) other than the package's; raises :class:`hostcost.HostTableError`."""
     work, network = spec.workload, spec.network
     groups = list(_groups(spec, source))
     first = groups[0]
@@ -90,6 +98,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
             "gpu_memory_bytes": first["gpu_memory_bytes"],
             "server_groups": [{key: group[key] for key in _OF_CORE} for group in groups] if len(groups) > 1 else None,
             "host_cost": spec.host_cost,
+            "host_table": host_table,
             "time_sync": spec.time_sync,
             "steps": spec.steps,
             "tokens_per_step": work.tokens_per_step,
@@ -119,6 +128,7 @@ def build(spec: Spec, *, source: str, token: str | None = None, attempt: int = 1
             "conf": {
                 "mode": "core",
                 "host_cost": spec.host_cost,
+                **hostcost.parse(host_table).server_conf(),
                 "devices": str(spec.gpus_per_server),
                 **first["conf"],
                 "payload_limit": str(network.nccl.payload_bytes),

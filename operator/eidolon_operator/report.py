@@ -50,9 +50,10 @@ _RATES: Final = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"))
 
 
 def _heading(summary: Summary, title: str) -> str:
+    host = " ".join(filter(None, (summary["host_cost"], summary["host_note"])))
     lines = [
         f"{title}: {summary['state']}" + (f": {summary['reason']}" if summary.get("reason") else ""),
-        f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {summary['host_cost']}; "
+        f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {host}; "
         f"{format_ns(summary['virtual_ns'])} simulated in {summary['wall_s']:.1f} s",
     ]
     return "\n".join(lines)
@@ -145,6 +146,7 @@ def _findings(summary: Summary) -> str:
     # The framework's allocator asks again after it has freed what it can: the same refusal twice is one line.
     lines = list(dict.fromkeys(_out_of_memory(item) for item in summary["oom"]))
     lines.append(f"Device time by cost source: {sources}")
+    lines += [f"Published costs: {line}" for line in summary["coverage"]["published"]]
     waits = sorted(summary["host_waits"], key=lambda item: (-item["ns"], item["site"]))
     lines += _list(
         "Host waits",

@@ -10,8 +10,9 @@ Sources, in the order in which they are asked:
 =================  ====================================================================================================
 
 Tables say which GPU they were measured on, and serve every GPU: what was measured on another one is carried over
-(:mod:`.transfer`) and stands beside the GPU's own points as ``interpolated``. On a GPU that none of the tables was
-measured on nothing is ``measured``, and the expected error is greater by :data:`TRANSFER_ERROR`."""
+(:mod:`.transfer`) and stands beside the GPU's own points as ``interpolated``. Of a GPU that none of the tables was
+measured on, others may have measured GEMMs (:mod:`.published`); all else is not ``measured`` there, and its expected
+error is greater by :data:`TRANSFER_ERROR`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from eidolon_simcore import catalogue, copies, store
+from eidolon_simcore import catalogue, copies, published, store
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.roofline import ATTENTION, FIT, MATRIX, MEMORY, Analysis, Roofline
 from eidolon_simcore.signature import Signature
@@ -90,9 +91,9 @@ class CostModel:
         guessed = analysis.source == "unknown" and analysis.work.group not in self._points
         if source == "roofline" or guessed:
             source, error = analysis.source, max(error, _ERROR[analysis.source])
-        if self._gpu.key not in MEASURED_GPUS and source == "measured":
-            source = "interpolated"
-        return Cost(max(1, round(estimate.ns)), source, analysis.kind, error + self._foreign())
+        if self._gpu.key not in MEASURED_GPUS:
+            error = max(error, published.ERROR) if estimate.own else error + TRANSFER_ERROR
+        return Cost(max(1, round(estimate.ns)), source, analysis.kind, error)
 
     def _foreign(self) -> float:
         """What is added to the error of a figure that was measured on another kind of GPU."""
@@ -122,14 +123,18 @@ def analyse(roofline: Roofline, signature: Signature, operator: Signature | None
 
 @cache
 def measured_points(key: str) -> Points:
-    """All tables as points of a GPU of the catalogue."""
+    """All tables as points of a GPU of the catalogue. Of work that was measured on the GPU itself by others, what would
+    be carried over from GPUs with other SMs is left out, in all layouts."""
     gpu = catalogue.gpu(key)
     models = {key: catalogue.gpu(key) for key in MEASURED_GPUS}
-    known: list[Known] = []
     here = Roofline(gpu)
-    for point in store.load():
+    known: list[Known] = []
+    for m, n, k, ns in published.linears(key):
+        known.append(Known(here.gemm(store.linear(m, n, k)).work, ns))
+    left_out = {one.work.group for one in known}
+    for point in store.load(gemms=not known):
         analysis = analyse(here, point.signature, point.operator)
-        if analysis is None:
+        if analysis is None or analysis.work.group in left_out:
             continue
         ns = point.ns
         if point.gpu != gpu.key:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eidolon_simcore import catalogue
+from eidolon_simcore import catalogue, hostcost
 from eidolon_simcore.catalogue import DeviceModel, Gpu
 from eidolon_simcore.fabric import settings as fabric
 
@@ -27,6 +27,7 @@ class Plan:
     ranks_per_server: int
     devices: tuple[DeviceModel, ...]  #: by server: what each of its GPUs is
     host_cost: str
+    host_table: hostcost.Table
     time_sync: str
     steps: int | None
     tokens_per_step: int | None
@@ -76,6 +77,7 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         ranks_per_server=_positive(core, "ranks_per_server"),
         devices=devices,
         host_cost=_choice(core, "host_cost", ("table", "measured")),
+        host_table=_host_table(core),
         time_sync=_choice(core, "time_sync", ("conservative", "optimistic")),
         steps=_positive(core, "steps") if core.get("steps") is not None else None,
         tokens_per_step=_positive(core, "tokens_per_step") if core.get("tokens_per_step") is not None else None,
@@ -110,6 +112,13 @@ def _devices(core: Mapping[str, Any], servers: int) -> Iterator[DeviceModel]:
             raise PlanError(f"core.gpu: {error}") from error
         memory_bytes = _positive(group, "gpu_memory_bytes", gpu.memory_bytes)
         yield from itertools.repeat(DeviceModel(gpu, memory_bytes), group["servers"])
+
+
+def _host_table(core: Mapping[str, Any]) -> hostcost.Table:
+    try:
+        return hostcost.parse(_get(core, "host_table", dict) if core.get("host_table") is not None else None)
+    except hostcost.HostTableError as error:
+        raise PlanError(f"core.host_table.{error}") from error
 
 
 def _recording(core: Mapping[str, Any]) -> int | None:

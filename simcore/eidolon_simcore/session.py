@@ -123,7 +123,8 @@ class World:
     labels: Labels
     tally: Tally
     measured_host: bool
-    host_factor: float  #: on host times from the table
+    host_factor: float  #: on host times
+    host_table: hostcost.Table
     gpu: Gpu
     sinks: Sinks = field(default_factory=Sinks)
 
@@ -185,7 +186,7 @@ class Session:
             self._grow(number)
         self._known[number] = True
         if signature.kind == "call":
-            self._host[number] = hostcost.call_ns(signature.name)
+            self._host[number] = self._world.host_table.call_ns(signature.name)
             self._call_label[number] = self._world.labels.number(signature.name)
             return
         source = operator_name = ""
@@ -340,7 +341,7 @@ class Session:
 
     def _host_ns(self, records: NDArray[Any], kinds: NDArray[Any], hostless: NDArray[np.bool_]) -> NDArray[np.int64]:
         if self._world.measured_host:
-            host = np.rint(records["host_ns"] * hostcost.MEASURED_FACTOR).astype(np.int64)
+            host = np.rint(records["host_ns"] * self._world.host_factor).astype(np.int64)
         else:
             host = self._host[records["call"]] + records["host_ns"]
             host = np.rint(host * self._world.host_factor).astype(np.int64)
@@ -360,7 +361,7 @@ class Session:
                 self._entered = False
             elif not self._entered:
                 self._entered = True
-                host[i] += hostcost.entry_ns()
+                host[i] += self._world.host_table.compiled_entry
 
     # ---- records looked at one by one -----------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore import hostcost, power
+from eidolon_simcore import hostcost, power, published
 from eidolon_simcore.accounts import Accounts
 from eidolon_simcore.collectives import CollectiveError, Collectives, Receivers
 from eidolon_simcore.costs import CostModel, Signature
@@ -81,8 +81,11 @@ class Simulation:
         receivers = Receivers(self._deliver, self._awaited, self._sinks.collective)
         self._collectives = Collectives(engine, network, receivers)
         measured = plan.host_cost == "measured"
-        factor = hostcost.beside_others(plan.ranks_per_server)
+        factor, self._host_note = hostcost.beside_others(plan.ranks_per_server), plan.host_table.stated()
+        if measured:
+            factor, self._host_note = plan.host_table.factor()
         shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured, factor)
+        shared = (*shared, plan.host_table)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server
@@ -593,7 +596,8 @@ class Simulation:
             "capacity_bytes": self.plan.devices[0].memory_bytes,
             **self.accounts.summary(),
         }
-        end["coverage"] = found
+        end["host_note"] = self._host_note
+        end["coverage"] = {"published": published.statement(one.gpu.key for one in self.plan.devices), **found}
         self._sinks.close()
         self._report.finish(end, self._memory, self._tally, self._host_waits())
 

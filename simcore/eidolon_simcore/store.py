@@ -51,8 +51,8 @@ class Copy:
     count: int = 1
 
 
-def load() -> Iterator[Point]:
-    """All points of all tables but that of copies."""
+def load(*, gemms: bool = True) -> Iterator[Point]:
+    """All points of all tables but that of copies; the published ``gemms`` can be left out."""
     for file, gpu in KERNELS:
         rows = _read(file)
         for kind, name, facts, operator, ns, count in zip(
@@ -61,6 +61,8 @@ def load() -> Iterator[Point]:
             of = json.loads(operator) if operator else None
             parent = Signature("op", of["name"], of["attributes"]) if of else None
             yield Point(Signature(kind, name, json.loads(facts)), parent, ns, gpu, count)
+    if not gemms:
+        return
     rows = _read(GEMMS)
     for m, n, k, ns in zip(*(rows[key] for key in ("m", "n", "k", "ns")), strict=True):
         yield Point(linear(m, n, k), None, ns, GEMMS_GPU)

@@ -51,11 +51,12 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Nanoseconds, where they come from, and the expected relative error."""
+    """Nanoseconds, where they come from, the expected relative error; ``own``: the nearest point is the GPU's own."""
 
     ns: float
     source: str
     error: float
+    own: bool = True
 
 
 class Points:
@@ -96,7 +97,7 @@ class Points:
         if known is not None:
             ratio, own = known
             source, error = ("measured", LEAST_ERROR) if own else ("interpolated", CARRIED_ERROR)
-            return Estimate(work.analytic_ns * math.exp(ratio), source, error)
+            return Estimate(work.analytic_ns * math.exp(ratio), source, error, own)
         same = self._groups.get(work.group)
         found = same or self._groups.get(work.kin)
         if found is None:
@@ -113,12 +114,13 @@ class Points:
                 ns = work.analytic_ns * math.exp(float(np.mean(ratios[exact & owned])))
                 return Estimate(ns, "measured", LEAST_ERROR)
             ns = work.analytic_ns * math.exp(float(np.mean(ratios[exact])))
-            return Estimate(ns, "interpolated", CARRIED_ERROR)
+            return Estimate(ns, "interpolated", CARRIED_ERROR, own=False)
         trust = np.where(owned[nearest], 1.0, CARRIED_WEIGHT)
         ratio, spread = _local_linear(offsets[nearest], ratios[nearest], distances[nearest], trust, least)
         error = math.hypot(LEAST_ERROR, spread, 0.03 * least)
         source = "interpolated" if least <= REACH else "roofline"
-        return Estimate(work.analytic_ns * math.exp(ratio), source, error)
+        own = bool(owned[distances.argmin()])
+        return Estimate(work.analytic_ns * math.exp(ratio), source, error, own)
 
 
 def _local_linear(

@@ -43,6 +43,7 @@ def test_the_whole_plan() -> None:
             "gpu_memory_bytes": 8 * 2**30,
             "server_groups": None,
             "host_cost": "table",
+            "host_table": None,
             "time_sync": "conservative",
             "steps": 7,
             "tokens_per_step": 1024,
@@ -72,6 +73,8 @@ def test_the_whole_plan() -> None:
             "conf": {
                 "mode": "core",
                 "host_cost": "table",
+                "host.function": "256 1024 180 4500 10600",
+                "host.operator": "64 512 1350 10700 33600",
                 "devices": "4",
                 "gpu.name": "NVIDIA H100 80GB HBM3",
                 "gpu.cc": "9.0",

@@ -86,7 +86,7 @@ def test_linear_layers_of_an_h100(m: int, n: int, k: int, us: float) -> None:
 
 def test_another_gpu_takes_the_efficiency_and_says_so() -> None:
     h100 = CostModel(catalogue.gpu("h100-sxm")).cost(store.linear(4096, 4096, 4096))
-    a100 = CostModel(catalogue.gpu("a100-80gb-sxm")).cost(store.linear(4096, 4096, 4096))
+    a100 = CostModel(catalogue.gpu("a100-40gb-sxm")).cost(store.linear(4096, 4096, 4096))
     assert h100.source == "measured"
     assert a100.source == "interpolated"
     assert a100.error > h100.error

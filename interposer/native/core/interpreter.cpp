@@ -16,6 +16,8 @@
 // compiler puts itself in front of it and calls it in turn. Operators are told by the torch plugin.
 #include <dlfcn.h>
 
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -32,8 +34,26 @@ struct Costs {
 
   int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
 };
+// Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
 constexpr Costs kFunction{256, 1024, 180, 4500, 10600};
 constexpr Costs kOperator{64, 512, 1350, 10700, 33600}; // whether it launches or not
+
+Costs costs(const char *key, Costs otherwise) {
+  const char *text = setting(key);
+  Costs c = otherwise;
+  if (text != nullptr && sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNd64, &c.warm, &c.cold,
+                                &c.warm_ns, &c.cold_ns, &c.rare_ns) != 5)
+    fatal("server.conf: %s=%s: two ages and three times in ns are allowed", key, text);
+  return c;
+}
+const Costs &function_costs() {
+  static const Costs read = costs("host.function", kFunction);
+  return read;
+}
+const Costs &operator_costs() {
+  static const Costs read = costs("host.operator", kOperator);
+  return read;
+}
 
 struct ThreadState; // CPython's, all three opaque
 struct Frame;
@@ -133,7 +153,7 @@ Object *enter(ThreadState *state, Frame *frame, int exception) {
     *run.note = imports(code);
   importing = *run.note != 0;
   if (!importing)
-    spent_ns += kFunction.of(run.ago);
+    spent_ns += function_costs().of(run.ago);
   Object *result = python.evaluate(state, frame, exception);
   importing = false;
   return result;
@@ -149,7 +169,7 @@ template <typename F> bool find(const char *name, F *function) {
 
 void count_operator(const void *op) {
   if (!runs_gone && !importing)
-    spent_ns += kOperator.of(runs.operators.run(op).ago);
+    spent_ns += operator_costs().of(runs.operators.run(op).ago);
 }
 
 int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }

@@ -8,6 +8,7 @@ copied there alone, as ``eidolon_simcore/profile``, and started with ``python -m
 ``script``     the kernels of any training script, with the operators that launched them, from a profiler trace
 ``sustained``  clock and power under loads of several seconds, and how mixes of two loads share a power limit
 ``host``       what operators cost on the host
+``calibrate``  the host cost table of this machine (:mod:`.calibrate`): `eidolon calibrate host`
 ``nccl``       collectives, from CUDA graphs, so that no host time is in them (start it with ``torchrun``)
 =============  ======================================================================================================
 

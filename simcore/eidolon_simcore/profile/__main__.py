@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from . import host, measure, nccl, operators, output, script, sustained
+from . import calibrate, host, measure, nccl, operators, output, script, sustained
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     one.add_argument("--rehearse", action="store_true", help="run every case once and measure nothing")
     kinds.add_parser("sustained", help="clock and power under load").add_argument("--seconds", type=float, default=2.0)
     kinds.add_parser("host", help="what operators cost on the host")
+    kinds.add_parser("calibrate", help="the host cost table: `eidolon calibrate host`")
     kinds.add_parser("nccl", help="collectives; start it with torchrun")
     one = kinds.add_parser("script", help="the kernels of a training script")
     one.add_argument("--steps", type=int, default=script.SKIP, help="optimizer steps before the recorded one")
@@ -42,6 +43,9 @@ def main(argv: list[str] | None = None) -> None:
             raise SystemExit(f"eidolon profile: --families {' '.join(arguments.families)}: no such family of operators")
     if cases and arguments.rehearse:
         print(f"{measure.rehearse(cases, _say)} of {len(cases)} cases run")
+        return
+    if arguments.kind == "calibrate":
+        calibrate.run(arguments.out / "host.yaml", arguments.note, _say)
         return
     rank = int(os.environ.get("RANK", "0"))
     if arguments.kind == "script":

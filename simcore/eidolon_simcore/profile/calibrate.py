@@ -1,0 +1,276 @@
+"""`eidolon calibrate host`: the host cost table of a machine with a GPU, for ``eidolon run --host-table``.
+
+Small models do training steps, each in phases: forward, backward, clipping, optimizer, gradients to none. A phase is
+timed on the host while the device has nothing else to do (it is so small that its queue never fills), the median of
+many. Then it runs again, counted (:mod:`.counting`): Python functions and operators by age, launches, library calls,
+copies and sets. Least squares without negative figures, of relative distances, says what each of them costs.
+
+Each class of age has phases that have many of it: loops over a few functions, loops over thousands; optimizers for each
+parameter and for all at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from . import nnls, output, reference
+from .counting import COPIES, FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Calls, Functions
+
+STEPS = 41  #: timed, of each model
+WARM_STEPS = 5
+#: What is fitted, in the order of :attr:`Phase.counts`.
+FIGURES = (
+    *("function.warm_ns", "function.cold_ns", "function.rare_ns"),
+    *("operator.warm_ns", "operator.cold_ns", "operator.rare_ns"),
+    *("launch", "library", "copy"),
+)
+LAUNCH_CALLS = (*LAUNCHES, "__cudaLaunchKernel", "__cudaLaunchKernel_ptsz")
+LIBRARY_CALLS = (
+    *("cublasGemmEx", "cublasGemmBatchedEx", "cublasGemmStridedBatchedEx", "cublasSgemm_v2", "cublasHgemm"),
+    *("cublasSgemmStridedBatched", "cublasDgemm_v2", "cublasLtMatmul", "cudnnBackendExecute"),
+)
+COPY_CALLS = (*COPIES, "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One part of a model's step: what was counted, and its time on the host (median, nanoseconds)."""
+
+    name: str
+    counts: tuple[int, ...]
+    ns: float
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+class Gpt(nn.Module):
+    """A layer of few functions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, width = x.shape
+        q, k, v = (t.view(b, s, -1, 32).transpose(1, 2) for t in self.qkv(self.norms[0](x)).split(width, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, width))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+class Scale(nn.Module):
+    """A norm made of operators."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
+
+
+class Llama(nn.Module):
+    """A layer of many operators: views, a rotation, a norm in parts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(Scale(width) for _ in range(2))
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up, self.down = (nn.Linear(width, width, bias=False) for _ in range(3))
+
+    @staticmethod
+    def _rotated(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * 0.5 + torch.cat((-second, first), -1) * 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, width = x.shape
+        y = self.norms[0](x)
+        q, k, v = (one(y).view(b, s, -1, 32).transpose(1, 2) for one in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(self._rotated(q), self._rotated(k), v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).reshape(b, s, width))
+        y = self.norms[1](x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Wrapped(nn.Module):
+    """What frameworks do: a module around a module around a module."""
+
+    def __init__(self, inner: nn.Module, depth: int) -> None:
+        super().__init__()
+        self.inner = Wrapped(inner, depth - 1) if depth > 1 else inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+class Ways(nn.Module):
+    """So many different functions are entered on the way to a module, one after the other, so many times."""
+
+    def __init__(self, inner: nn.Module, count: int, rounds: int) -> None:
+        super().__init__()
+        self.inner, self.rounds = inner, rounds
+        made: dict[str, Any] = {}
+        for index in range(count):
+            exec(f"def way{index}(x, *rest, **more):\n    more['at'] = {index}\n    return x", made)
+        self.ways = [made[f"way{index}"] for index in range(count)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for way in self.ways * self.rounds:
+            x = way(x, self.rounds)
+        return self.inner(x)
+
+
+def _conv(width: int) -> nn.Module:
+    parts: list[nn.Module] = []
+    for _ in range(6):
+        parts += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+def models(device: str) -> Iterator[tuple[str, nn.Module, torch.Tensor, Mapping[str, Any]]]:
+    """Name, model, input, and what its optimizer is told. All are bound by the host on any GPU of these years."""
+    half = torch.bfloat16 if device == "cuda" else torch.float32
+    text, image = (2, 32, 64), (2, 16, 8, 8)
+
+    def stack(make: Callable[[], nn.Module], layers: int, shape: Sequence[int]) -> tuple[nn.Module, torch.Tensor]:
+        model = nn.Sequential(*(make() for _ in range(layers))).to(device, half)
+        return model, torch.randn(*shape, device=device, dtype=half, requires_grad=True)
+
+    each, all_at_once = {"foreach": False}, {"foreach": True}
+    fused = {"fused": True} if device == "cuda" else all_at_once
+    yield "gpt-2", *stack(lambda: Gpt(64), 2, text), each
+    yield "gpt-8", *stack(lambda: Gpt(64), 8, text), all_at_once
+    yield "gpt-16", *stack(lambda: Gpt(64), 16, text), fused
+    yield "llama-4", *stack(lambda: Llama(64), 4, text), fused
+    yield "llama-12", *stack(lambda: Llama(64), 12, text), each
+    yield "mlp-24", *stack(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU()), 24, (8, 64)), all_at_once
+    yield "conv", *stack(lambda: _conv(16), 2, image), each
+    yield "wrapped", *stack(lambda: Wrapped(nn.Linear(64, 64), 40), 24, (8, 64)), fused
+    yield "ways-100", *stack(lambda: Ways(nn.Linear(64, 64), 100, 10), 2, (8, 64)), fused
+    yield "ways-600", *stack(lambda: Ways(nn.Linear(64, 64), 600, 4), 1, (8, 64)), fused
+    yield "ways-3000", *stack(lambda: Ways(nn.Linear(64, 64), 3_000, 1), 1, (8, 64)), fused
+
+
+def phases_of(model: nn.Module, x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
+    """A step, in parts that follow one another."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **options)
+    kept: list[torch.Tensor] = []
+
+    def forward() -> None:
+        kept[:] = [model(x).float().pow(2).mean()]
+
+    return {
+        "forward": forward,
+        "backward": lambda: kept[0].backward(),
+        "clip": lambda: void(nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
+        "optimizer": lambda: void(optimizer.step()),
+        "zero": lambda: optimizer.zero_grad(),
+    }
+
+
+def void(_: object) -> None:
+    """Takes a value that nobody needs."""
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, parts: Mapping[str, Callable[[], None]], steps: int = STEPS) -> list[Phase]:
+    """Times the parts of a step, then counts them; the step before each counted one is counted for its ages alone."""
+    times: dict[str, list[int]] = {part: [] for part in parts}
+    gc.collect()
+    gc.disable()
+    try:
+        for step in range(WARM_STEPS + steps):
+            for part, work in parts.items():
+                _idle()
+                begin = time.perf_counter_ns()
+                work()
+                took = time.perf_counter_ns() - begin
+                if step >= WARM_STEPS:
+                    times[part].append(took)
+        functions, calls = Functions(), Calls()
+        entered: dict[str, list[int]] = {}
+        called: dict[str, tuple[list[int], int, int, int]] = {}
+        for counted, counts in ((functions, entered), (calls, called)):
+            for _ in range(2):
+                for part, work in parts.items():
+                    _idle()
+                    counted.during(work)
+                    counts[part] = counted.ages.take() if counted is functions else calls.take()  # type: ignore[assignment]
+    finally:
+        gc.enable()
+    return [
+        Phase(f"{name} {part}", (*entered[part], *called[part][0], *called[part][1:]), statistics.median(times[part]))
+        for part in parts
+    ]
+
+
+def _idle() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def fit(phases: Sequence[Phase]) -> tuple[list[float], float]:
+    """Nanoseconds of each of :data:`FIGURES`, and the mean distance of the phases from them, relative."""
+    rows = [[count / phase.ns for count in phase.counts] for phase in phases]
+    found = nnls.solve(rows, [1.0] * len(rows))
+    return found, statistics.fmean(abs(fitted(phase, found) / phase.ns - 1) for phase in phases)
+
+
+def fitted(phase: Phase, figures: Sequence[float]) -> float:
+    """What the figures say a phase takes, in nanoseconds."""
+    return math.fsum(count * ns for count, ns in zip(phase.counts, figures, strict=True))
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(phases: Sequence[Phase], provenance: Mapping[str, str], reference_ns: int) -> str:
+    """The YAML of a host cost table: what it does not name costs what the table of the package says."""
+    figures, distance = fit(phases)
+    by_name = dict(zip(FIGURES, (round(ns) for ns in figures), strict=True))
+    origin = {**provenance, "phases": str(len(phases)), "mean_distance": f"{distance:.3f}"}
+    lines = ["# Host cost table, made by `eidolon calibrate host`: nanoseconds.", "provenance:"]
+    lines += [f"  {key}: {json.dumps(value)}" for key, value in origin.items()]
+    lines.append(f"reference_ns: {reference_ns} # CPU time of the load in eidolon_simcore/profile/reference.py")
+    for kind, (warm, cold) in (("function", FUNCTION_AGES), ("operator", OPERATOR_AGES)):
+        times = ", ".join(f"{age}_ns: {by_name[f'{kind}.{age}_ns']}" for age in ("warm", "cold", "rare"))
+        lines.append(f"{kind}: {{warm: {warm}, cold: {cold}, {times}}}")
+    lines.append("calls:")
+    for figure, names in (("launch", LAUNCH_CALLS), ("library", LIBRARY_CALLS), ("copy", COPY_CALLS)):
+        lines += [f"  {name}: {by_name[figure]}" for name in names]
+    lines.append(f"# phase: measured us, fitted us, counts of {', '.join(FIGURES)}")
+    lines += [
+        f"#   {p.name}: {p.ns / 1e3:.0f} {fitted(p, figures) / 1e3:.0f} {' '.join(map(str, p.counts))}" for p in phases
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def run(out: Path, note: str, say: Callable[[str], None]) -> None:
+    """Measures this machine and writes its table."""
+    phases: list[Phase] = []
+    for name, model, x, options in models("cuda"):
+        phases += measure(name, phases_of(model, x, options))
+        say(f"{name}: {sum(p.ns for p in phases if p.name.startswith(name + ' ')) / 1e6:.2f} ms a step")
+    if not sum(phase.counts[FIGURES.index("launch")] for phase in phases):
+        raise SystemExit("eidolon calibrate: the profiler saw no launch: is CUPTI there, and not in use by another?")
+    text = table(phases, output.provenance(note), reference.measure_ns())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, "utf-8")
+    say(f"{out}: mean distance {fit(phases)[1]:.1%} over {len(phases)} phases")

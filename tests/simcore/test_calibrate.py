@@ -1,0 +1,135 @@
+"""`eidolon calibrate host`: what is counted, and what least squares make of it. No GPU is needed for either."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from eidolon_simcore import hostcost
+from eidolon_simcore.profile import nnls
+
+torch = pytest.importorskip("torch")
+from eidolon_simcore.profile import calibrate, counting  # noqa: E402 (needs torch)
+
+KNOWN = [180.0, 4_500.0, 10_600.0, 1_350.0, 10_700.0, 33_600.0, 8_400.0, 64_500.0, 8_300.0]
+
+
+def synthetic(noise: float) -> list[calibrate.Phase]:
+    chance = random.Random(5)
+    phases = []
+    for index in range(50):
+        counts = tuple(chance.randrange(most) for most in (5_000, 800, 500, 1_000, 200, 60, 300, 80, 20))
+        ns = sum(count * cost for count, cost in zip(counts, KNOWN, strict=True))
+        phases.append(calibrate.Phase(f"phase {index}", counts, ns * chance.uniform(1 - noise, 1 + noise)))
+    return phases
+
+
+def test_known_figures_come_back() -> None:
+    found, distance = calibrate.fit(synthetic(0.0))
+    assert found == pytest.approx(KNOWN, rel=1e-3)
+    assert distance < 1e-3
+
+
+def test_noise_is_told_as_distance_and_no_figure_is_negative() -> None:
+    found, distance = calibrate.fit(synthetic(0.3))
+    assert 0.05 < distance < 0.25
+    assert min(found) >= 0
+    assert found[2] == pytest.approx(KNOWN[2], rel=0.3)  # most of the time of these phases
+
+
+def test_an_unknown_that_would_be_negative_is_zero() -> None:
+    assert nnls.solve([[1.0, 1.0], [1.0, 2.0], [0.0, 1.0]], [1.0, 0.5, -1.0]) == pytest.approx([0.75, 0.0])
+    assert nnls.solve([[1.0, 0.0], [2.0, 0.0]], [3.0, 6.0]) == pytest.approx([3.0, 0.0])
+
+
+def test_a_table_is_read_back() -> None:
+    phases = synthetic(0.0)
+    table = hostcost.parse(yaml.safe_load(calibrate.table(phases, {"cpu": "A: CPU", "date": "today"}, 123)))
+    assert table.call_ns("cudaLaunchKernel") == pytest.approx(KNOWN[6], rel=1e-3)
+    assert table.call_ns("cublasLtMatmul") == pytest.approx(KNOWN[7], rel=1e-3)
+    assert table.function.rare_ns == pytest.approx(KNOWN[2], rel=1e-3)
+    assert (table.function.warm, table.function.cold) == counting.FUNCTION_AGES
+    assert (table.operator.warm, table.operator.cold) == counting.OPERATOR_AGES
+    assert (table.reference_ns, table.stated()) == (123, "of A: CPU, today")
+
+
+def test_the_ages_are_those_of_the_package() -> None:
+    own = hostcost.table()
+    assert (own.function.warm, own.function.cold) == counting.FUNCTION_AGES
+    assert (own.operator.warm, own.operator.cold) == counting.OPERATOR_AGES
+
+
+def test_each_thread_has_ages_of_its_own() -> None:
+    ages = counting.Ages((2, 3))
+    for thread, what in ((1, "a"), (2, "a"), (1, "b"), (1, "a"), (1, "b"), (1, "c"), (1, "d"), (1, "a"), (1, "a")):
+        ages.run(thread, what)
+    # new: a, a of the second thread, b, c, d; two ago: a, b; four ago: a; one ago: a
+    assert ages.take() == [3, 0, 6]
+    assert ages.take() == [0, 0, 0]
+
+
+def test_functions_are_counted_with_generators_and_without_imports() -> None:
+    def numbers() -> Any:
+        yield 1
+        yield 2
+
+    def work() -> None:
+        sum(numbers())
+        sys.modules.pop("this_is_not_there", None)
+        sys.modules.pop("colorsys", None)
+        import colorsys  # noqa: F401
+
+    functions = counting.Functions()
+    functions.during(work)
+    assert sum(functions.ages.take()) == 4  # itself, and the generator: begun, gone on, to its end
+    functions.during(work)
+    assert functions.ages.take() == [4, 0, 0]
+
+
+def test_operators_are_counted_from_a_profile() -> None:
+    calls = counting.Calls()
+    layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    calls.during(lambda: layer(x))
+    first = calls.take()
+    calls.during(lambda: layer(x))
+    second = calls.take()
+    assert sum(first[0]) == sum(second[0]) > 3  # linear, t, transpose, as_strided, addmm, ...
+    assert second[0] == [sum(first[0]), 0, 0]
+    assert first[0][2] >= 4  # those that had not been called
+
+
+def test_launches_within_a_library_call_are_part_of_it() -> None:
+    def event(name: str, start: int, parent: Any = None, scope: int = 0) -> Any:
+        cpu = torch.autograd.DeviceType.CPU
+        time = SimpleNamespace(start=start)
+        return SimpleNamespace(name=name, time_range=time, thread=1, scope=scope, device_type=cpu, cpu_parent=parent)
+
+    mm = event("aten::mm", 0)
+    add = event("aten::add", 2)
+    calls = counting.Calls()
+    calls.add(
+        [
+            *(add, mm, event("cudaLaunchKernel", 1, mm), event("cudaLaunchKernel", 3, add)),
+            *(event("cudaMemcpyAsync", 4), event("autograd::engine::evaluate_function: MmBackward0", 5)),
+            *(event("MmBackward0", 6, scope=1), event("cudaStreamIsCapturing", 7)),
+        ]
+    )
+    operators, launches, _, copies = calls.take()
+    assert (operators, launches, copies) == ([0, 0, 2], 1, 1)
+
+
+def test_every_model_makes_its_step() -> None:
+    for name, model, x, options in calibrate.models("cpu"):
+        phases = calibrate.measure(name, calibrate.phases_of(model, x, options), steps=1)
+        assert [p.name for p in phases] == [
+            f"{name} {part}" for part in ("forward", "backward", "clip", "optimizer", "zero")
+        ]
+        if name == "ways-3000":
+            assert phases[0].counts[2] >= 3_000
+        if name == "ways-600":
+            assert phases[0].counts[1] >= 1_800
