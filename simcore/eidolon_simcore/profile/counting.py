@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
 
 #: At most so many runs ago: warm, cold; longer ago: rare.
@@ -67,10 +68,10 @@ class Functions:
         self._importing: dict[int, int] = {}  # how deep, by thread
 
     def during(self, work: Callable[[], Any]) -> None:
-        if sys.version_info < (3, 12):
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if monitoring is None:
             self._profiled(work)
             return
-        monitoring = sys.monitoring
         events, tool = monitoring.events, monitoring.PROFILER_ID
         enter = [events.PY_START, events.PY_RESUME, events.PY_THROW]
         leave = [events.PY_RETURN, events.PY_UNWIND]
@@ -135,14 +136,14 @@ class Calls:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {"activities": activities, "acc_events": True}
         with contextlib.suppress(TypeError):  # PyTorch before 2.8: all overloads of a name are one
-            options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)
+            options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
         with torch.profiler.profile(**options) as seen:
             work()
         self.add(seen.events())
 
     def add(self, events: Iterable[Any]) -> None:
         """Events of a profile, in any order."""
-        on_host = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
+        on_host = [event for event in events if event.device_type == DeviceType.CPU]
         for event in sorted(on_host, key=lambda one: one.time_range.start):
             if event.name in LAUNCHES:
                 self.launches += not _within_library(event)
