@@ -9,6 +9,7 @@ more entry, and what an import does counts nothing. Operators, launches and copi
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import sys
 import threading
@@ -35,6 +36,9 @@ LAUNCHES = (
 )
 _SCHEMA = re.compile(r"(?!autograd::)\w+::\w+$")  #: not "autograd::engine::evaluate_function: MmBackward0"
 COPIES = ("cudaMemcpyAsync", "cudaMemcpy", "cudaMemsetAsync", "cudaMemset", "cudaMemcpy2DAsync")
+
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Ages:
@@ -66,6 +70,7 @@ class Functions:
         self.ages = Ages(FUNCTION_AGES)
         self._held: dict[int, CodeType] = {}  # so that no address is used twice
         self._importing: dict[int, int] = {}  # how deep, by thread
+        self._begins: dict[CodeType, int] = {}  # where code starts
 
     def during(self, work: Callable[[], Any]) -> None:
         monitoring: Any = getattr(sys, "monitoring", None)
@@ -77,7 +82,8 @@ class Functions:
         leave = [events.PY_RETURN, events.PY_UNWIND]
         monitoring.use_tool_id(tool, "eidolon")
         try:
-            for event in enter:
+            monitoring.register_callback(tool, events.PY_START, lambda code, *_: self._start(code))
+            for event in enter[1:]:
                 monitoring.register_callback(tool, event, lambda code, *_: self._enter(code))
             for event in leave:
                 monitoring.register_callback(tool, event, lambda code, *_: self._leave(code))
@@ -90,7 +96,9 @@ class Functions:
     def _profiled(self, work: Callable[[], Any]) -> None:
         def seen(frame: Any, event: str, _: object) -> None:
             if event == "call":
-                self._enter(frame.f_code)
+                code = frame.f_code
+                starts = frame.f_lasti == self._begins.setdefault(code, frame.f_lasti)  # not a generator that goes on
+                (self._start if starts else self._enter)(code)
             elif event == "return":
                 self._leave(frame.f_code)
 
@@ -99,6 +107,11 @@ class Functions:
             work()
         finally:
             sys.setprofile(None)
+
+    def _start(self, code: CodeType) -> None:
+        if code.co_flags & _GENERATORS:  # making one enters its code before its first value does
+            self._enter(code)
+        self._enter(code)
 
     def _enter(self, code: CodeType) -> None:
         thread = threading.get_ident()
