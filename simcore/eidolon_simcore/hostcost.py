@@ -23,9 +23,8 @@ import yaml
 from eidolon_simcore.profile import reference
 
 #: What the ranks of a server take from each other, which share its caches and memory: of n, each takes
-#: 1 + this * (1 - 1/n) times as long as one alone. Eight training steps on two GPUs and four on four took 1.13 and 1.18
-#: times as long to issue
-#: as their calls, operators and functions do on one GPU (geometric means; from 0.9 to 1.3).
+#: 1 + this * (1 - 1/n) times as long as one alone. Eight training steps on two GPUs and four on four took 1.14 and 1.18
+#: times as long to issue as their calls, operators and functions do on one GPU (geometric means; from 0.9 to 1.4).
 SHARED_HOST = 0.25
 POLL_NS = 1_000  #: least cost of a query or a clock read by a foreground thread
 

@@ -6,8 +6,8 @@
 // framework does not; and what a step does first, after it waited for the one before, takes two to three times as long as
 // the same in its second layer.
 //
-// Fitted to the times at which sixteen training steps on a server with an H200 launched their kernels (docs/costs.md,
-// "The host"): GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP.
+// Fitted to the times at which seventeen training steps on a server with an H200 launched their kernels (docs/costs.md,
+// "The host"): GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, and Megatron.
 //
 // Importing a module costs nothing: it is no part of a step, and how often what is entered there depends on the order
 // of sets, another one in each process.
@@ -35,8 +35,8 @@ struct Costs {
   int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
 };
 // Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
-constexpr Costs kFunction{256, 1024, 180, 4500, 10600};
-constexpr Costs kOperator{64, 512, 1350, 10700, 33600}; // whether it launches or not
+constexpr Costs kFunction{256, 1024, 170, 4300, 10200};
+constexpr Costs kOperator{64, 512, 1300, 10300, 32300}; // whether it launches or not
 
 Costs costs(const char *key, Costs otherwise) {
   const char *text = setting(key);
