@@ -84,8 +84,8 @@ class Simulation:
         factor, self._host_note = hostcost.beside_others(plan.ranks_per_server), plan.host_table.stated()
         if measured:
             factor, self._host_note = plan.host_table.factor()
-        shared = (self._collectives, self._memory, self._steps, self._labels, self._tally, measured, factor)
-        shared = (*shared, plan.host_table)
+        told = (self._collectives, self._memory, self._steps, self._labels, self._tally)
+        shared = (*told, measured, factor, plan.host_table)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         worlds = {key: World(engine, CostModel(gpu), *shared, gpu, self._sinks) for key, gpu in gpus.items()}
         self._worlds = [worlds[device.gpu.key] for device in plan.devices]  # by server

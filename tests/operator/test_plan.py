@@ -9,7 +9,7 @@ import pytest
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
 from eidolon_operator.spec import SpecError
-from eidolon_simcore import catalogue
+from eidolon_simcore import catalogue, hostcost
 
 
 def make(**fields: Any) -> specs.Spec:
@@ -73,8 +73,7 @@ def test_the_whole_plan() -> None:
             "conf": {
                 "mode": "core",
                 "host_cost": "table",
-                "host.function": "256 1024 180 4500 10600",
-                "host.operator": "64 512 1350 10700 33600",
+                **hostcost.table().server_conf(),
                 "devices": "4",
                 "gpu.name": "NVIDIA H100 80GB HBM3",
                 "gpu.cc": "9.0",

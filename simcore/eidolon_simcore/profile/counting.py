@@ -9,6 +9,7 @@ more entry, and what an import does counts nothing. Operators, launches and copi
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import sys
 import threading
@@ -17,6 +18,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
 
 #: At most so many runs ago: warm, cold; longer ago: rare.
@@ -34,6 +36,9 @@ LAUNCHES = (
 )
 _SCHEMA = re.compile(r"(?!autograd::)\w+::\w+$")  #: not "autograd::engine::evaluate_function: MmBackward0"
 COPIES = ("cudaMemcpyAsync", "cudaMemcpy", "cudaMemsetAsync", "cudaMemset", "cudaMemcpy2DAsync")
+
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Ages:
@@ -65,18 +70,20 @@ class Functions:
         self.ages = Ages(FUNCTION_AGES)
         self._held: dict[int, CodeType] = {}  # so that no address is used twice
         self._importing: dict[int, int] = {}  # how deep, by thread
+        self._begins: dict[CodeType, int] = {}  # where code starts
 
     def during(self, work: Callable[[], Any]) -> None:
-        if sys.version_info < (3, 12):
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if monitoring is None:
             self._profiled(work)
             return
-        monitoring = sys.monitoring
         events, tool = monitoring.events, monitoring.PROFILER_ID
         enter = [events.PY_START, events.PY_RESUME, events.PY_THROW]
         leave = [events.PY_RETURN, events.PY_UNWIND]
         monitoring.use_tool_id(tool, "eidolon")
         try:
-            for event in enter:
+            monitoring.register_callback(tool, events.PY_START, lambda code, *_: self._start(code))
+            for event in enter[1:]:
                 monitoring.register_callback(tool, event, lambda code, *_: self._enter(code))
             for event in leave:
                 monitoring.register_callback(tool, event, lambda code, *_: self._leave(code))
@@ -89,7 +96,9 @@ class Functions:
     def _profiled(self, work: Callable[[], Any]) -> None:
         def seen(frame: Any, event: str, _: object) -> None:
             if event == "call":
-                self._enter(frame.f_code)
+                code = frame.f_code
+                starts = frame.f_lasti == self._begins.setdefault(code, frame.f_lasti)  # not a generator that goes on
+                (self._start if starts else self._enter)(code)
             elif event == "return":
                 self._leave(frame.f_code)
 
@@ -98,6 +107,11 @@ class Functions:
             work()
         finally:
             sys.setprofile(None)
+
+    def _start(self, code: CodeType) -> None:
+        if code.co_flags & _GENERATORS:  # making one enters its code before its first value does
+            self._enter(code)
+        self._enter(code)
 
     def _enter(self, code: CodeType) -> None:
         thread = threading.get_ident()
@@ -135,14 +149,14 @@ class Calls:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {"activities": activities, "acc_events": True}
         with contextlib.suppress(TypeError):  # PyTorch before 2.8: all overloads of a name are one
-            options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)
+            options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
         with torch.profiler.profile(**options) as seen:
             work()
         self.add(seen.events())
 
     def add(self, events: Iterable[Any]) -> None:
         """Events of a profile, in any order."""
-        on_host = [event for event in events if event.device_type == torch.autograd.DeviceType.CPU]
+        on_host = [event for event in events if event.device_type == DeviceType.CPU]
         for event in sorted(on_host, key=lambda one: one.time_range.start):
             if event.name in LAUNCHES:
                 self.launches += not _within_library(event)
