@@ -2,10 +2,13 @@
 
 A GPU at its power limit lowers its clock within a tenth of a second to where the mean power of its work meets the limit
 (seen on an H200 every 50 ms). So the clock of a step is a pure function of the work list of the step before it: time at
-the greatest clock by class of work. Each class draws a known power at the greatest clock; power falls with the clock as
-``f ** EXPONENT``, and time grows as ``f ** -SENSITIVITY`` of the class: attention and fp32 GEMMs follow the clock,
-tensor-core GEMMs (which the chip's own limits hold back already) less, kernels bound by memory not at all. Tables hold
-times at the greatest clock.
+the greatest clock by class of work, and the gaps between work, in which the host has issued nothing or all waits for a
+collective. Simulated times would tell the gaps better, but come too late, and a clock must not depend on when; the list
+of one rank gives them in outline (``native/src/outline.h``): what waiting for other ranks adds is not in it.
+
+Each class draws a known power at the greatest clock; power falls with the clock as ``f ** EXPONENT``, and time grows as
+``f ** -SENSITIVITY`` of the class: attention and fp32 GEMMs follow the clock, tensor-core GEMMs (which the chip's own
+limits hold back already) less, kernels bound by memory not at all. Tables hold times at the greatest clock.
 
 What the figures are from:
 
@@ -34,7 +37,7 @@ SENSITIVITY = {MATRIX: (0.30, 0.15), ATTENTION: (0.25, 3.0), PLAIN: (1.0, 0.0)}
 #: Power at the greatest clock as a share of the limit. An H100's serve all models but those with figures of their own.
 POWER = {MEMORY: 0.71, MATRIX: 1.42, ATTENTION: 1.19, PLAIN: 0.81}
 OWN_POWER = {"h200-sxm": {MEMORY: 0.73, MATRIX: 1.36, ATTENTION: 1.12, PLAIN: 0.81}}
-GAP_POWER = 0.25  #: share of the limit with no kernel under way, in a step
+GAP_POWER = 0.25  #: share of the limit with no kernel under way, or a collective's alone, in a step
 LEAST_SHARE = 0.55  #: of the greatest clock
 LEAST_WORK_NS = 1_000_000  #: a list with less says nothing about a step
 _ROUNDS = 4  #: of the fixed point below: converges within 0.1 %
@@ -54,19 +57,20 @@ FULL = Pace()
 
 
 def pace(work_ns: Sequence[float], gpu: Gpu, idle_ns: float = 0.0) -> Pace:
-    """From device time at the greatest clock by class (index: class of work) of one step. ``idle_ns``: its time without
-    any, where that is known (of a real step; here it would make a clock depend on simulated times)."""
+    """From device time at the greatest clock by class (index: class of work) of one step, and its time without any."""
     if sum(work_ns) < LEAST_WORK_NS:
         return FULL
     power = OWN_POWER.get(gpu.key, POWER)
     found = FULL
     for _ in range(_ROUNDS):
         times = [ns * slow for ns, slow in zip(work_ns, found.slowdown, strict=True)]
+        busy = sum(times)
         drawn = sum(ns * power.get(kind, power[MEMORY]) for kind, ns in enumerate(times))
-        drawn = (drawn + idle_ns * GAP_POWER) / (sum(times) + idle_ns)
-        clock = max(LEAST_SHARE, min(1.0, drawn ** (-1.0 / EXPONENT)))
+        mean = (drawn + idle_ns * GAP_POWER) / (busy + idle_ns)
+        clock = max(LEAST_SHARE, min(1.0, mean ** (-1.0 / EXPONENT)))
         slowdown = tuple(_slowdown(clock, kind) for kind in range(CLASSES))
-        found = Pace(clock, slowdown, min(1.0, drawn * clock**EXPONENT))
+        most = (busy + idle_ns * (1.0 - GAP_POWER)) / busy  # so that the mean meets the limit
+        found = Pace(clock, slowdown, min(most, drawn / busy * clock**EXPONENT))
     return found
 
 

@@ -224,14 +224,7 @@ class Collectives:
         key = (communicator.id, position)
         match = self._matches.get(key)
         if match is None:
-            assert communicator.team is not None
-            pattern = self._network.collective(
-                signature.name,
-                signature.get("bytes"),
-                communicator.team,
-                signature.get("root"),
-                in_switch=payloads.wider_than_a_byte(signature.get("dtype")),
-            )
+            pattern = self._pattern(communicator, signature)
             handle = self._begin(communicator.ranks(), pattern)
             self.device_ns[pattern.source] += pattern.alone_ns * communicator.size
             match = self._matches[key] = Match(
@@ -243,6 +236,29 @@ class Collectives:
             self._compare(match, signature, position, rank, ("count", "dtype", "root", "redop"))
         self._arrive(match, at, Call(rank, seq, payload, _scale(signature)))
         return match.handle
+
+    def alone_ns(self, rank: int, port: Port, signature: Signature) -> int:
+        """What a call takes if nobody waits and nothing runs beside it; 0 where :meth:`call` will refuse it."""
+        communicator = self._communicators.get(signature.get("comm"))
+        if communicator is None or communicator.team is None or (rank, port) not in communicator.places:
+            return 0
+        if signature.name not in ("send", "recv"):
+            return self._pattern(communicator, signature).alone_ns
+        peer = communicator.members.get(signature.get("peer"))
+        if peer is None:
+            return 0
+        ends = (port, peer.port) if signature.name == "send" else (peer.port, port)
+        return self._network.pair(*ends, signature.get("bytes"), communicator.wanted).alone_ns
+
+    def _pattern(self, communicator: Communicator, signature: Signature) -> Pattern:
+        assert communicator.team is not None
+        return self._network.collective(
+            signature.name,
+            signature.get("bytes"),
+            communicator.team,
+            signature.get("root"),
+            in_switch=payloads.wider_than_a_byte(signature.get("dtype")),
+        )
 
     def _pair(
         self,

@@ -149,6 +149,8 @@ class Session:
         self._costs: dict[int, Cost] = {}  # of device work, by signature
         self.pace = FULL  #: of the step that is issued
         self._paces: deque[Pace] = deque()  #: of the work before each mark of a batch
+        self._outline = _engine.Outline()  # of its time, from its own list of operations
+        self._alone = np.zeros(CALL_IDS, np.int64)  # of collectives, by signature
         self._meter = _engine.Meter()  # what they do, from mark to mark
         self._compiled = np.zeros(CALL_IDS, bool)  # kernels of torch.compile
         self._entered = False  # one of them was launched since the last step's mark
@@ -207,7 +209,7 @@ class Session:
 
     def _grow(self, number: int) -> None:
         size = max(number + 1, 2 * len(self._known))
-        for name in ("_label", "_known", "_compiled"):
+        for name in ("_label", "_known", "_compiled", "_alone"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -296,8 +298,7 @@ class Session:
         hostless = self._flags(out, kinds, flags)
         out["host_ns"] = self._host_ns(records, kinds, hostless)
         work = WORKS[kinds]
-        if work.any():
-            self._price(out, records, work)
+        self._price(out, records, work)
         blocks = out["op"] >= _SYNC_LANE
         out["label"][blocks] = self._call_label[records["call"][blocks]]
         device = kinds == _K_SYNC_DEVICE
@@ -312,21 +313,39 @@ class Session:
         return _insert_syncs(out, made) if made else out
 
     def _price(self, out: NDArray[Any], records: NDArray[Any], work: NDArray[np.bool_]) -> None:
-        """Durations at the clock of their step: at a step's mark the clock follows from the step's work."""
+        """Durations at the clock of their step: at a step's mark the clock follows from the step's work, and from the
+        time that it lacks work."""
         gap_ns = CROWDED_NS if len(self._lanes) >= CROWDED_LANES else 0
+        alone_ns = self._alone_ns(records)
         columns = (work, records["sig"], records["value"], out["work_ns"], out["label"], out["work_class"])
         begin = 0
         for mark in np.flatnonzero(records["kind"] == _K_MARK).tolist():
             self._prices.take(*(column[begin:mark] for column in columns), gap_ns)
+            self._outline.take(out[begin:mark].view(np.uint8), alone_ns[begin:mark])
             self._prices.begin()
             begin = mark
             self._paces.append(self.pace)
             times = self._prices.at_full_clock[:CLASSES]
             if sum(times) >= LEAST_WORK_NS:
-                self.pace = pace(times, self._world.gpu)
+                self.pace = pace(times, self._world.gpu, self._outline.cut())
                 self._prices.set_pace(self.pace.slowdown)
                 self._prices.cut()
         self._prices.take(*(column[begin:] for column in columns), gap_ns)
+        self._outline.take(out[begin:].view(np.uint8), alone_ns[begin:])
+
+    def _alone_ns(self, records: NDArray[Any]) -> NDArray[np.int64]:
+        """What each collective takes if nobody waits and nothing runs beside it; 0 for other records."""
+        found = np.zeros(len(records), np.int64)
+        calls = records["kind"] == _K_COLLECTIVE
+        if calls.any():
+            used, first = np.unique(records["sig"][calls], return_index=True)
+            devices = records["device"][calls][first]
+            for number, device in zip(used.tolist(), devices.tolist(), strict=True):
+                if not self._alone[number]:
+                    port = Port(self.server, device)
+                    self._alone[number] = self._world.collectives.alone_ns(self.rank, port, self._signatures[number])
+            found[calls] = self._alone[records["sig"][calls]]
+        return found
 
     def _flags(self, out: NDArray[Any], kinds: NDArray[Any], flags: NDArray[Any]) -> NDArray[np.bool_]:
         """Sets the engine's flags; returns which operations have no host node of their own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eidolon_simcore import catalogue
-from eidolon_simcore.clock import CLASSES, FULL, pace
+from eidolon_simcore.clock import CLASSES, FULL, GAP_POWER, pace
 from eidolon_simcore.roofline import ATTENTION, MATRIX, MEMORY, PLAIN
 
 H100, H200 = catalogue.gpu("h100-sxm"), catalogue.gpu("h200-sxm")
@@ -44,6 +44,17 @@ def test_a_long_step_of_llama_8b_has_slower_attention() -> None:
 )
 def test_steps_of_an_h200(name: str, work: list[float], mhz: float) -> None:
     assert pace(work, H200).clock * 1_980 == pytest.approx(mhz, rel=0.05), name
+
+
+def test_a_step_that_waits_draws_less_and_needs_no_lower_clock() -> None:
+    work = step(matrix=353, attention=90, memory=124)
+    always, sometimes, often = (pace(work, H100, idle_ns=ms * 1e6) for ms in (0, 80, 850))
+    assert always.clock < sometimes.clock < often.clock == 1.0
+    assert always.slowdown[ATTENTION] > sometimes.slowdown[ATTENTION] > often.slowdown[ATTENTION] == 1.0
+    busy = sum(work[kind] * sometimes.slowdown[kind] for kind in range(CLASSES))
+    mean = (busy * sometimes.power + 80e6 * GAP_POWER) / (busy + 80e6)
+    assert always.power == pytest.approx(1.0)  # the limit
+    assert mean == pytest.approx(1.0, abs=0.01)
 
 
 def test_little_work_says_nothing_about_a_step() -> None:

@@ -218,7 +218,8 @@ EID_API Status stream_synchronize(Stream *stream, uint16_t call);
 EID_API Status stream_query(Stream *stream, uint16_t call); // kSuccess or kNotReady
 EID_API Status device_synchronize(int device, uint16_t call);
 EID_API Status stream_wait(Stream *stream, void *event, uint16_t call);
-// What `stream` gets from now on waits for what `other` has by now; costs no host time, and is no event of the program's.
+// What `stream` gets from now on waits for what `other` has by now; costs no host time, and is no event of the
+// program's.
 EID_API Status stream_follow(Stream *stream, Stream *other);
 // Runs `function(data)` when the work before it has ended in virtual time; later work of the stream waits for it.
 EID_API Status stream_callback(Stream *stream, void (*function)(void *), void *data, uint16_t call);
@@ -314,8 +315,8 @@ EID_API void graph_retain_user_object(void *graph, void *object, unsigned refere
 
 // ---- collectives (libs/nccl.cpp) ---------------------------------------------------------------------------------
 
-// What is issued with one of these runs one after the other, in the order of issue, on whatever streams. Lives for ever:
-// captured operations take their turn at each replay.
+// What is issued with one of these runs one after the other, in the order of issue, on whatever streams. Lives for
+// ever: captured operations take their turn at each replay.
 struct Turn;
 EID_API Turn *turn_create();
 

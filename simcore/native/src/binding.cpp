@@ -17,6 +17,7 @@
 #include "accounts.h"
 #include "engine.h"
 #include "meter.h"
+#include "outline.h"
 #include "prices.h"
 #include "schedule.h"
 
@@ -276,6 +277,19 @@ void bind_accounts(nb::module_ &module) {
         }
         return rows;
       });
+  nb::class_<Outline>(module, "Outline")
+      .def(nb::init<>())
+      .def("take",
+           [](Outline &self, const Bytes &bytes, const Times &alone_ns) {
+             const std::span<const Operation> operations = operations_of(bytes);
+             if (alone_ns.size() != operations.size()) {
+               throw std::invalid_argument("columns are of one length");
+             }
+             for (std::size_t i = 0; i < operations.size(); ++i) {
+               self.take(operations[i], alone_ns.data()[i]);
+             }
+           })
+      .def("cut", &Outline::cut);
   nb::class_<Accounts>(module, "Accounts")
       .def(nb::init<std::uint32_t>(), "resume_label"_a)
       .def("add_lane", &Accounts::add_lane)

@@ -1,9 +1,10 @@
 // What a rank's device work costs: a price for each signature, looked up record by record.
 //
-// A price is nanoseconds plus, for copies and sets, what the bytes that the record names take (lines between points), at
-// the greatest clock; the pace of the step (a factor by class of work) turns it into the duration. What was spent is counted on the way: by signature for
-// the summary, by class at the greatest clock since the last cut for the next step's pace, by source of the price.
-// Setting up (weights that are made and copied) is no step: what was spent until `begin` is kept apart.
+// A price is nanoseconds plus, for copies and sets, what the bytes that the record names take (lines between points),
+// at the greatest clock; the pace of the step (a factor by class of work) turns it into the duration. What was spent is
+// counted on the way: by signature for the summary, by class at the greatest clock since the last cut for the next
+// step's pace, by source of the price. Setting up (weights that are made and copied) is no step: what was spent until
+// `begin` is kept apart.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,8 @@ struct Price {
   std::uint16_t work_class = 0;
   std::uint8_t source = 0;
 
-  // On top of base_ns: on the lines between the points; below the first its time, beyond the last the last line goes on.
+  // On top of base_ns: on the lines between the points; below the first its time, beyond the last the last line goes
+  // on.
   [[nodiscard]] double of_bytes(std::uint64_t bytes) const {
     if (by_bytes.size() < 2 || bytes <= by_bytes.front().bytes) {
       return by_bytes.empty() ? 0.0 : by_bytes.front().ns;

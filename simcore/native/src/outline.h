@@ -1,0 +1,87 @@
+// What a rank's own list of operations says about its device's time: a timeline in outline, without the other ranks.
+//
+// Lanes, keys and the host as the engine has them, but that a collective starts when this rank comes to it and takes
+// what it takes alone. From it follow the gaps in which nothing is computed: the host has not issued anything, or all
+// lanes wait for a collective. They are a pure function of the list, and known when it is, which no simulated time is.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+
+#include "records.h"
+
+namespace eidolon {
+
+class Outline {
+public:
+  // A longer pause is no part of a mean: the clock has followed it to its end by then (see clock.py).
+  static constexpr std::int64_t kWindowNs = 100'000'000;
+
+  // One operation; `alone_ns`: of a collective.
+  void take(const Operation &operation, std::int64_t alone_ns) {
+    if (is_sync(operation.op) && !holds_host(operation)) {
+      return;
+    }
+    host_ += operation.host_ns;
+    std::int64_t &lane = lanes_[operation.lane];
+    switch (operation.op) {
+    case Op::kWork: {
+      const std::int64_t start = std::max(lane, host_);
+      lane = start + operation.work_ns;
+      if (start > covered_) {
+        idle_ += std::min(start - covered_, kWindowNs);
+      }
+      covered_ = std::max(covered_, lane);
+      break;
+    }
+    case Op::kCollective: // a group is on one lane, starts as one, and takes what the longest of it does
+      if (!in_group_) {
+        group_start_ = std::max(lane, host_);
+      }
+      lane = std::max(lane, group_start_ + alone_ns);
+      in_group_ = (operation.flags & kGroupMore) != 0;
+      break;
+    case Op::kRecord:
+      keys_[operation.value] = std::max(lane, host_);
+      break;
+    case Op::kWait:
+      lane = std::max(lane, key(operation.value));
+      break;
+    case Op::kSyncLane:
+      host_ = std::max(host_, lane);
+      break;
+    case Op::kSyncKey:
+      host_ = std::max(host_, key(operation.value));
+      break;
+    case Op::kSyncDevice:
+      for (const auto &[number, end] : lanes_) {
+        host_ = std::max(host_, end);
+      }
+      break;
+    default:
+      break;
+    }
+  }
+
+  // Nanoseconds of gaps before the work since the last cut.
+  [[nodiscard]] std::int64_t cut() {
+    std::erase_if(keys_, [this](const auto &entry) { return entry.second <= host_; }); // they hold nobody up any more
+    return std::exchange(idle_, 0);
+  }
+
+private:
+  [[nodiscard]] std::int64_t key(std::uint64_t value) const {
+    const auto found = keys_.find(value);
+    return found == keys_.end() ? 0 : found->second;
+  }
+
+  std::int64_t host_ = 0, covered_ = 0, idle_ = 0;
+  std::unordered_map<std::uint32_t, std::int64_t> lanes_;
+  std::unordered_map<std::uint64_t, std::int64_t> keys_;
+  bool in_group_ = false;
+  std::int64_t group_start_ = 0;
+};
+
+} // namespace eidolon
