@@ -23,9 +23,9 @@ import yaml
 from eidolon_simcore.profile import reference
 
 #: What the ranks of a server take from each other, which share its caches and memory: of n, each takes
-#: 1 + this * (1 - 1/n) times as long as one alone: 1.13 for two, 1.19 for four. Eight training steps on two GPUs and four
-#: on four took 1.17 and 1.22 times as long to issue as their calls, operators and functions do on one GPU (geometric
-#: means; from 0.9 to 1.4), which includes what DDP and FSDP do with peers alone.
+#: 1 + this * (1 - 1/n) times as long as one alone: 1.13 for two, 1.19 for four. Eight training steps on two GPUs and
+#: four on four took 1.17 and 1.22 times as long to issue as their calls, operators and functions do on one GPU
+#: (geometric means; from 0.9 to 1.4), which includes what DDP and FSDP do with peers alone.
 SHARED_HOST = 0.25
 POLL_NS = 1_000  #: least cost of a query or a clock read by a foreground thread
 

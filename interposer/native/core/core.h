@@ -123,8 +123,8 @@ EID_API void unmodelled(const char *library, const char *function);
 EID_API void set_operator(uint32_t sig);
 EID_API uint32_t current_operator();
 
-// An operator of the framework, known by an address of its own, began on this thread (told by the torch plugin): it takes
-// host time.
+// An operator of the framework, known by an address of its own, began on this thread (told by the torch plugin): it
+// takes host time.
 EID_API void count_operator(const void *op);
 
 // ---- memory ------------------------------------------------------------------------------------------------------

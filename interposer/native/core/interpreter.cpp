@@ -1,10 +1,10 @@
 // What a thread's host time goes into between our calls: Python functions and operators, counted, not timed.
 //
 // The time that this machine takes for them says little about the server that is emulated, and is another one in each
-// run. How often a function is entered, or an operator called, does not change. What that costs depends on how lately the
-// same code ran: an optimizer's loop over its parameters stays in the processor's caches, a step's way through a
-// framework does not; and what a step does first, after it waited for the one before, takes two to three times as long as
-// the same in its second layer.
+// run. How often a function is entered, or an operator called, does not change. What that costs depends on how lately
+// the same code ran: an optimizer's loop over its parameters stays in the processor's caches, a step's way through a
+// framework does not; and what a step does first, after it waited for the one before, takes two to three times as long
+// as the same in its second layer.
 //
 // Fitted to the times at which seventeen training steps on a server with an H200 launched their kernels (docs/costs.md,
 // "The host"): GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, and Megatron.
@@ -26,8 +26,8 @@
 namespace eidolon {
 namespace {
 
-// What it costs to run code of which the last run was at most `warm` runs ago (of any code of its kind, by this thread), at
-// most `cold`, or more.
+// What it costs to run code of which the last run was at most `warm` runs ago (of any code of its kind, by this
+// thread), at most `cold`, or more.
 struct Costs {
   uint64_t warm, cold;
   int64_t warm_ns, cold_ns, rare_ns;
@@ -122,7 +122,7 @@ private:
   uint64_t now_ = 0;
 };
 
-thread_local int64_t spent_ns = 0;      // not taken yet
+thread_local int64_t spent_ns = 0;   // not taken yet
 thread_local bool runs_gone = false; // Python runs while a thread's objects are destroyed, too
 struct ThreadRuns {
   Runs functions, operators;

@@ -12,6 +12,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Container, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -574,13 +575,12 @@ THIRDS = (*OCTAVES[:9], *(round(2 ** (16 + i / 3) / 512) * 512 for i in range(43
 
 def _copies() -> list[Case]:
     """What the copy engines and the driver's own kernels do: one ``cudaMemcpyAsync`` or ``cudaMemsetAsync`` each."""
-    cases = [Case("copy", "d2d", dict(bytes=n, pinned=0), lambda n=n: _copy("cuda", "cuda", n)) for n in THIRDS]
+    cases = [Case("copy", "d2d", dict(bytes=n, pinned=0), partial(_copy, "cuda", "cuda", n)) for n in THIRDS]
     for n, pinned in itertools.product(OCTAVES, (True, False)):
         facts = dict(bytes=n, pinned=int(pinned))
-        up = lambda n=n, pinned=pinned: _copy("cpu", "cuda", n, pinned)  # noqa: E731
-        down = lambda n=n, pinned=pinned: _copy("cuda", "cpu", n, pinned)  # noqa: E731
-        cases += [Case("copy", "h2d", facts, up), Case("copy", "d2h", facts, down)]
-    return cases + [Case("set", "set", dict(bytes=n), lambda n=n: _set(n)) for n in OCTAVES]
+        cases.append(Case("copy", "h2d", facts, partial(_copy, "cpu", "cuda", n, pinned)))
+        cases.append(Case("copy", "d2h", facts, partial(_copy, "cuda", "cpu", n, pinned)))
+    return cases + [Case("set", "set", dict(bytes=n), partial(_set, n)) for n in OCTAVES]
 
 
 def _copy(source: str, target: str, n: int, pinned: bool = False) -> Callable[[], Any]:
