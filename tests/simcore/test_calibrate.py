@@ -16,14 +16,14 @@ from eidolon_simcore.profile import nnls
 torch = pytest.importorskip("torch")
 from eidolon_simcore.profile import calibrate, counting  # noqa: E402 (needs torch)
 
-KNOWN = [180.0, 4_500.0, 10_600.0, 1_350.0, 10_700.0, 33_600.0, 8_400.0, 64_500.0, 8_300.0]
+KNOWN = [180.0, 4_500.0, 10_600.0, 1_350.0, 10_700.0, 33_600.0, 8_400.0, 64_500.0]
 
 
-def synthetic(noise: float) -> list[calibrate.Phase]:
+def synthetic(noise: float, count: int = 50) -> list[calibrate.Phase]:
     chance = random.Random(5)
     phases = []
-    for index in range(50):
-        counts = tuple(chance.randrange(most) for most in (5_000, 800, 500, 1_000, 200, 60, 300, 80, 20))
+    for index in range(count):
+        counts = tuple(chance.randrange(most) for most in (5_000, 800, 500, 1_000, 200, 60, 300, 80))
         ns = sum(count * cost for count, cost in zip(counts, KNOWN, strict=True))
         phases.append(calibrate.Phase(f"phase {index}", counts, ns * chance.uniform(1 - noise, 1 + noise)))
     return phases
@@ -36,7 +36,7 @@ def test_known_figures_come_back() -> None:
 
 
 def test_noise_is_told_as_distance_and_no_figure_is_negative() -> None:
-    found, distance = calibrate.fit(synthetic(0.3))
+    found, distance = calibrate.fit(synthetic(0.3, 400))
     assert 0.05 < distance < 0.25
     assert min(found) >= 0
     assert found[2] == pytest.approx(KNOWN[2], rel=0.3)  # most of the time of these phases
@@ -119,17 +119,14 @@ def test_launches_within_a_library_call_are_part_of_it() -> None:
             *(event("MmBackward0", 6, scope=1), event("cudaStreamIsCapturing", 7)),
         ]
     )
-    operators, launches, _, copies = calls.take()
-    assert (operators, launches, copies) == ([0, 0, 2], 1, 1)
+    operators, launches, _ = calls.take()
+    assert (operators, launches) == ([0, 0, 2], 2)  # the addition's, and the copy
 
 
 def test_every_model_makes_its_step() -> None:
     for name, model, x, options in calibrate.models("cpu"):
         phases = calibrate.measure(name, calibrate.phases_of(model, x, options), steps=1)
-        assert [p.name for p in phases] == [
-            f"{name} {part}" for part in ("forward", "backward", "clip", "optimizer", "zero")
-        ]
-        if name == "ways-3000":
-            assert phases[0].counts[2] >= 3_000
-        if name == "ways-600":
-            assert phases[0].counts[1] >= 1_800
+        assert [p.name for p in phases] == [f"{name} {part}" for part in ("forward", "backward", "clip", "optimizer")]
+        assert all(sum(p.counts[3:6]) for p in phases)  # operators of each phase
+        if name == "wrapped":
+            assert phases[0].counts[0] >= 24 * 40

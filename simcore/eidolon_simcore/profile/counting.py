@@ -137,11 +137,11 @@ def _imports(code: CodeType) -> bool:
 
 
 class Calls:
-    """Operators by age, launches, library calls, copies and sets, of what :meth:`during` runs."""
+    """Operators by age, launches (copies and sets are some, too) and library calls, of what :meth:`during` runs."""
 
     def __init__(self) -> None:
         self.ages = Ages(OPERATOR_AGES)
-        self.launches = self.library = self.copies = 0
+        self.launches = self.library = 0
 
     def during(self, work: Callable[[], Any]) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -158,18 +158,16 @@ class Calls:
         """Events of a profile, in any order."""
         on_host = [event for event in events if event.device_type == DeviceType.CPU]
         for event in sorted(on_host, key=lambda one: one.time_range.start):
-            if event.name in LAUNCHES:
+            if event.name in LAUNCHES or event.name in COPIES:
                 self.launches += not _within_library(event)
-            elif event.name in COPIES:
-                self.copies += 1
             elif event.scope == 0 and _SCHEMA.match(event.name):
                 self.ages.run(event.thread, (event.name, getattr(event, "overload_name", "")))
                 self.library += LIBRARY.get(event.name, 0) if torch.cuda.is_available() else 0
 
-    def take(self) -> tuple[list[int], int, int, int]:
-        """Operators by age, launches, library calls, copies and sets since the last time."""
-        found = self.ages.take(), self.launches, self.library, self.copies
-        self.launches = self.library = self.copies = 0
+    def take(self) -> tuple[list[int], int, int]:
+        """Operators by age, launches and library calls since the last time."""
+        found = self.ages.take(), self.launches, self.library
+        self.launches = self.library = 0
         return found
 
 
