@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -57,8 +58,15 @@ struct Agent {
   std::atomic<bool> stop{false};
   uint64_t records = 0, kernels = 0, out_of_order = 0, undefined = 0, payloads = 0, graph_nodes = 0;
   uint32_t highest_sig = 0;
+  std::mutex ordering_mutex;
   std::vector<EventRecord> ordering; // collectives, recordings, waits
   std::thread thread;
+
+  // What was read so far.
+  std::vector<EventRecord> ordered() {
+    std::lock_guard hold(ordering_mutex);
+    return ordering;
+  }
 
   void make_page() {
     std::string path = directory + "/server.page";
@@ -134,8 +142,10 @@ struct Agent {
         out_of_order += r.seq != static_cast<uint32_t>(seq);
         undefined += r.sig > highest_sig || (r.sig != 0 && r.sig < 1024);
         if (const auto kind = static_cast<Kind>(r.kind);
-            kind == Kind::kCollective || kind == Kind::kEventRecord || kind == Kind::kStreamWait)
+            kind == Kind::kCollective || kind == Kind::kEventRecord || kind == Kind::kStreamWait) {
+          std::lock_guard hold(ordering_mutex);
           ordering.push_back(r);
+        }
         kernels += r.kind == static_cast<uint8_t>(Kind::kKernel);
         graph_nodes += r.kind == static_cast<uint8_t>(Kind::kKernel) && (r.flags & kInGraph) != 0;
         if ((r.flags & kBlocking) != 0) {
@@ -349,7 +359,7 @@ void watchdog() {
 
 // Launches of one communicator take turns on whatever streams. What the agent saw is written as "C0" (a collective on
 // stream 0), "R0a" (a recording a there) and "W1a" (stream 1 waits for it); "+" where more of a group follows.
-void turns(const Agent &agent) {
+void turns(Agent &agent) {
   constexpr size_t kCount = 1 << 14; // their values do not travel
   Stream *streams[2];
   for (Stream *&stream : streams)
@@ -358,13 +368,14 @@ void turns(const Agent &agent) {
   mem_alloc(0, 1 << 20, &device);
   auto order_of = [&](auto work) {
     device_synchronize(0, 0);
-    const size_t before = agent.ordering.size();
+    const size_t before = agent.ordered().size();
     work();
     device_synchronize(0, 0);
     std::string text;
     std::vector<uint64_t> keys;
-    for (size_t i = before; i < agent.ordering.size(); ++i) {
-      const EventRecord &r = agent.ordering[i];
+    const std::vector<EventRecord> seen = agent.ordered();
+    for (size_t i = before; i < seen.size(); ++i) {
+      const EventRecord &r = seen[i];
       const auto kind = static_cast<Kind>(r.kind);
       text += kind == Kind::kCollective ? " C" : kind == Kind::kEventRecord ? " R" : " W";
       text += r.stream == stream_id(streams[0]) ? "0" : r.stream == stream_id(streams[1]) ? "1" : "?";
