@@ -499,10 +499,13 @@ class Session:
         while self._undelivered and self._undelivered[0][0] <= number:
             self._undelivered.popleft()
 
+    def stream_closed(self) -> None:
+        """Messages are counted anew on the next stream: what this one brought is no news to the agent behind that."""
+        self.taken = self.acknowledged = 0
+
     def resume(self, delivered: int) -> list[tuple[int, int, bytes]]:
         """The agent has come back: payloads (number, seq, bytes) that it may not have. Send them, then
         :meth:`repeat_answers`, which may depend on them."""
-        self.taken = self.acknowledged = 0
         self.delivered(delivered)
         return list(self._undelivered)
 

@@ -152,6 +152,8 @@ class Simulation:
         """A server's stream is gone."""
         server = self._servers[index]
         server.send = None
+        for session in server.sessions.values():
+            session.stream_closed()
         if server.exit_code is None:
             server.lost_at = now
 

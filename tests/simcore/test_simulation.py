@@ -33,14 +33,14 @@ class Run:
         engine = NativeEngine(optimistic=p.time_sync == "optimistic")
         self.simulation = Simulation(p, engine, Report(p, out), version="test", now=0.0)
         self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
-        for server, box in self.sent.items():
-            self.simulation.hello(
-                pb.Hello(
-                    protocol=1, server=server, devices=p.gpus_per_server, gpu=p.devices[server].gpu.key, token="secret"
-                ),
-                box.append,
-                0.0,
-            )
+        for server in self.sent:
+            self.hello(server)
+
+    def hello(self, server: int = 0) -> None:
+        p = self.simulation.plan
+        gpu = p.devices[server].gpu.key
+        hello = pb.Hello(protocol=1, server=server, devices=p.gpus_per_server, gpu=gpu, token="secret")
+        self.simulation.hello(hello, self.sent[server].append, 0.0)
 
     def send(self, server: int = 0, **message: Any) -> None:
         self.simulation.message(server, pb.AgentMessage(**message), 0.0)
@@ -97,6 +97,22 @@ def test_host_time_adds_up_and_polls_cost_a_microsecond(lone: Run) -> None:
     assert replies[1, seq] == (1_001_200, 0)
     assert replies[1, background] == (1_001_200, 0)
     assert replies[1, later] == (1_002_200, 0)
+
+
+def test_a_new_stream_is_not_told_what_the_one_before_brought(lone: Run) -> None:
+    """Its agent counts what it sent itself: more than that is a broken ring to it."""
+    rank = alone(lone)
+    rank.write(Kind.HOST, call="cudaGetDevice")
+    lone.send(batch=rank.batch())  # taken, and not said yet
+    lone.simulation.closed(0, 0.0)
+    lone.hello()
+    lone.simulation.tick(1.0)
+    assert not [message for message in lone.sent[0] if message.HasField("taken")]
+    alone(lone)
+    rank.write(Kind.HOST, call="cudaGetDevice")
+    lone.send(batch=rank.batch())
+    lone.simulation.tick(2.0)
+    assert [list(m.taken.messages) for m in lone.sent[0] if m.HasField("taken")] == [[1]]
 
 
 def test_what_a_thread_did_before_a_call_comes_on_top_of_the_call(lone: Run) -> None:
