@@ -117,11 +117,6 @@ def call_ns(name: str) -> int:
     return table().call_ns(name)
 
 
-def entry_ns() -> int:
-    """Host time before the first kernel of ``torch.compile`` in a step, by the package's own table."""
-    return table().compiled_entry
-
-
 def beside_others(ranks: int) -> float:
     """How many times as long a host takes for each of this many ranks of a server as for one alone."""
     return 1 + SHARED_HOST * (1 - 1 / ranks)

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import nnls, output, reference
-from .counting import COPIES, FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Calls, Functions
+from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Calls, Functions
 
 STEPS = 41  #: timed, of each model
 WARM_STEPS = 5
@@ -39,7 +39,7 @@ FIGURES = (
 )
 LAUNCH_CALLS = (
     *(*LAUNCHES, "__cudaLaunchKernel", "__cudaLaunchKernel_ptsz"),
-    *(*COPIES, "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"),
+    *("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"),
 )
 LIBRARY_CALLS = (
     *("cublasGemmEx", "cublasGemmBatchedEx", "cublasGemmStridedBatchedEx", "cublasSgemm_v2", "cublasHgemm"),
@@ -157,6 +157,9 @@ def phases_of(model: nn.Module, x: torch.Tensor, options: Mapping[str, Any]) -> 
     def forward() -> None:
         kept[:] = [model(x).float().pow(2).mean()]
 
+    def clip() -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
     def update() -> None:
         optimizer.step()
         optimizer.zero_grad()
@@ -164,13 +167,9 @@ def phases_of(model: nn.Module, x: torch.Tensor, options: Mapping[str, Any]) -> 
     return {
         "forward": forward,
         "backward": lambda: kept[0].backward(),
-        "clip": lambda: void(nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
+        "clip": clip,
         "optimizer": update,
     }
-
-
-def void(_: object) -> None:
-    """Takes a value that nobody needs."""
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------

@@ -33,11 +33,9 @@ LIBRARY = {
 LAUNCHES = (
     *("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaLaunchCooperativeKernel"),
     *("cuLaunchKernel", "cuLaunchKernelEx"),
+    *("cudaMemcpyAsync", "cudaMemcpy", "cudaMemsetAsync", "cudaMemset", "cudaMemcpy2DAsync"),
 )
 _SCHEMA = re.compile(r"(?!autograd::)\w+::\w+$")  #: not "autograd::engine::evaluate_function: MmBackward0"
-COPIES = ("cudaMemcpyAsync", "cudaMemcpy", "cudaMemsetAsync", "cudaMemset", "cudaMemcpy2DAsync")
-
-
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -158,7 +156,7 @@ class Calls:
         """Events of a profile, in any order."""
         on_host = [event for event in events if event.device_type == DeviceType.CPU]
         for event in sorted(on_host, key=lambda one: one.time_range.start):
-            if event.name in LAUNCHES or event.name in COPIES:
+            if event.name in LAUNCHES:
                 self.launches += not _within_library(event)
             elif event.scope == 0 and _SCHEMA.match(event.name):
                 self.ages.run(event.thread, (event.name, getattr(event, "overload_name", "")))
