@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def test_the_example(namespace: Namespace, torch: str, tmp_path: Path) -> None:
     pods = namespace.pods()
     assert set(pods) == {f"{name}-core", f"{name}-server-0", f"{name}-server-1"}
     assert all(pod["status"]["phase"] == "Running" for pod in pods.values())
+    version = namespace.run("exec", f"{name}-server-0", "-c", "workload", "--", "python3", "--version").strip()
 
     seen = namespace.wait_for_phase(name, "Succeeded", timeout_s=240)
 
@@ -50,9 +52,11 @@ def test_the_example(namespace: Namespace, torch: str, tmp_path: Path) -> None:
     assert printed, log
     assert seen["status"]["stepTimeNs"] / 1e6 == pytest.approx(printed[-1], rel=0.05)
     print(table)
-    # With host cost from the table nothing depends on where it runs.
+    # With host cost from the table nothing depends on where it runs, but for the Python that it runs on: 3.11.2 enters
+    # some functions (subscripts of os.environ) without telling the hook that counts them.
     there, here = step_times(namespace, example(), tmp_path)
-    assert differs(there, here) <= (1e-3 if there.idle or here.idle else 0), (there, here)
+    same = version == f"Python {platform.python_version()}" and not (there.idle or here.idle)
+    assert differs(there, here) <= (0 if same else 1e-3), (version, there, here)
 
     namespace.run("delete", "-f", str(EXAMPLE), "--timeout=60s")
     selector = "--selector=app.kubernetes.io/managed-by=eidolon-operator"
