@@ -23,10 +23,10 @@ import yaml
 from eidolon_simcore.profile import reference
 
 #: What the ranks of a server take from each other, which share its caches and memory: of n, each takes
-#: 1 + this * (1 - 1/n) times as long as one alone: 1.13 for two, 1.19 for four. Eight training steps on two GPUs and
-#: four on four took 1.17 and 1.22 times as long to issue as their calls, operators and functions do on one GPU
-#: (geometric means; from 0.9 to 1.4), which includes what DDP and FSDP do with peers alone.
-SHARED_HOST = 0.25
+#: 1 + this * (1 - 1/n) times as long as one alone: 1.08 for two, 1.11 for four. What DDP and FSDP do with peers is
+#: counted apart. Compared with the same model on one GPU, a step's issue took from 0.98 to 1.2 times what its counts
+#: say (GPT-2, ResNet, ViT, Mixtral under DDP on two), and 1.3 in one case of four on four GPUs.
+SHARED_HOST = 0.15
 POLL_NS = 1_000  #: least cost of a query or a clock read by a foreground thread
 
 
@@ -36,7 +36,9 @@ class HostTableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What running code costs whose last run was at most ``warm`` runs ago, at most ``cold``, or more (nanoseconds)."""
+    """What running code costs whose last run was at most ``warm`` ago, at most ``cold``, or more (nanoseconds).
+
+    An age is what the thread ran since: functions and operators count one each, launches twenty."""
 
     warm: int
     cold: int

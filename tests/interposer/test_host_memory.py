@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -131,6 +132,16 @@ def test_where_nobody_frees_any_a_few_pages_are_shared_and_it_is_said(start: Sta
     process.ask("free(0)")
     assert int(process.ask("mappings()")) <= before + 2
     assert "over the budget of 100 MiB and no rank frees any" in process.complaints()
+
+
+@pytest.mark.parametrize("start", [(100, 2_000)], indirect=True)
+def test_who_waited_in_vain_waits_less_the_next_time(start: Start) -> None:
+    """A model of a hundred large tensors does not wait a hundred times as long."""
+    process = start()
+    began = time.monotonic()
+    for _ in range(8):
+        process.ask("take(256)")
+    assert 2 <= time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize("start", [(100, 600_000)], indirect=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,13 +65,30 @@ def test_the_ages_are_those_of_the_package() -> None:
     assert (own.operator.warm, own.operator.cold) == counting.OPERATOR_AGES
 
 
+def test_launches_age_what_ran_before_as_much_as_in_the_shim() -> None:
+    shim = Path(__file__).parents[2] / "interposer/native/core/interpreter.cpp"
+    assert f"kLaunchAge = {counting.LAUNCH_AGE};" in shim.read_text("utf-8")
+    ages = counting.Ages(functions=(20, 41))
+    for times in (0, 1, 2, 3):  # one ago, 21, 41, 61
+        ages.launch(1, times)
+        ages.function(1, "a")
+    assert ages.take() == ([0, 2, 2], [0, 0, 0])  # the first one is new
+
+
 def test_each_thread_has_ages_of_its_own() -> None:
     ages = counting.Ages((2, 3))
     for thread, what in ((1, "a"), (2, "a"), (1, "b"), (1, "a"), (1, "b"), (1, "c"), (1, "d"), (1, "a"), (1, "a")):
-        ages.run(thread, what)
+        ages.function(thread, what)
     # new: a, a of the second thread, b, c, d; two ago: a, b; four ago: a; one ago: a
-    assert ages.take() == [3, 0, 6]
-    assert ages.take() == [0, 0, 0]
+    assert ages.take() == ([3, 0, 6], [0, 0, 0])
+    assert ages.take() == ([0, 0, 0], [0, 0, 0])
+
+
+def test_operators_age_functions() -> None:
+    ages = counting.Ages((2, 3), (1, 1))
+    for code in ("a", "x", "y", "a"):  # three ago, not one
+        (ages.function if code == "a" else ages.operator)(1, code)
+    assert ages.take() == ([0, 1, 1], [0, 0, 2])
 
 
 def test_functions_are_counted_with_generators_and_without_imports() -> None:
@@ -86,21 +104,46 @@ def test_functions_are_counted_with_generators_and_without_imports() -> None:
 
     functions = counting.Functions()
     functions.during(work)
-    assert sum(functions.ages.take()) == 5  # itself, and the generator: made, begun, gone on, to its end
-    functions.during(work)
-    assert functions.ages.take() == [5, 0, 0]
+    assert (
+        sum(entry.counts for entry in functions.entries) == 5
+    )  # itself, and the generator: made, begun, gone on, to its end
 
 
 def test_operators_are_counted_from_a_profile() -> None:
-    calls = counting.Calls()
+    counter = counting.Counter()
     layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    calls.during(lambda: layer(x))
-    first = calls.take()
-    calls.during(lambda: layer(x))
-    second = calls.take()
-    assert sum(first[0]) == sum(second[0]) > 3  # linear, t, transpose, as_strided, addmm, ...
-    assert second[0] == [sum(first[0]), 0, 0]
-    assert first[0][2] >= 4  # those that had not been called
+
+    def work() -> None:
+        layer(x)
+
+    counter.during(work)
+    first = counter.take()
+    counter.during(work)
+    second = counter.take()
+    assert sum(first[3:6]) == sum(second[3:6]) > 3  # linear, t, transpose, as_strided, addmm, ...
+    assert second[3:6] == (sum(first[3:6]), 0, 0)
+    assert first[5] >= 4  # those that had not been called
+    assert sum(first[:3]) == sum(second[:3]) == second[0] >= 3  # this function, the module's call, its forward
+
+
+def test_functions_and_operators_come_in_one_order() -> None:
+    """A function that runs once in a hundred operators is not warm, though no other function ran between."""
+    x = torch.zeros(4)
+
+    def once() -> None:
+        """What is looked for."""
+
+    def work() -> None:
+        for _ in range(3):
+            once()
+            for _ in range(300):
+                x.view(2, 2)
+
+    counter = counting.Counter()
+    counter.during(work)
+    functions, operators = counter.take()[:3], counter.take()
+    assert functions == (0, 2, 2)  # work and the first `once` are new
+    assert not any(operators)
 
 
 def test_launches_within_a_library_call_are_part_of_it() -> None:
@@ -111,16 +154,15 @@ def test_launches_within_a_library_call_are_part_of_it() -> None:
 
     mm = event("aten::mm", 0)
     add = event("aten::add", 2)
-    calls = counting.Calls()
-    calls.add(
+    counter = counting.Counter()
+    counter.add(
         [
             *(add, mm, event("cudaLaunchKernel", 1, mm), event("cudaLaunchKernel", 3, add)),
             *(event("cudaMemcpyAsync", 4), event("autograd::engine::evaluate_function: MmBackward0", 5)),
             *(event("MmBackward0", 6, scope=1), event("cudaStreamIsCapturing", 7)),
         ]
     )
-    operators, launches, _ = calls.take()
-    assert (operators, launches) == ([0, 0, 2], 2)  # the addition's, and the copy
+    assert counter.take()[3:7] == (0, 0, 2, 2)  # two operators; the addition's launch, and the copy
 
 
 def test_every_model_makes_its_step() -> None:

@@ -8,7 +8,9 @@
 //
 // Where that does not change for `patience_ms` (all wait, or the one that does not waits for the others), the
 // allocation goes ahead with all of its pages mapped onto the same few: its bytes are then not what was written, which
-// the run's summary says. Emulated devices do not know the bytes of large copies anyway.
+// the run's summary says. Emulated devices do not know the bytes of large copies anyway. Who waited in vain waits half
+// as long the next time, since most likely nothing has changed: a model of a hundred large tensors is built in a
+// minute, not in half an hour.
 //
 // Settings of server.conf: host_memory.bytes, the budget; host_memory.dir, a directory that all ranks of the run share,
 // in which each process that allocates much puts a file named by its process id; host_memory.patience_ms.
@@ -18,6 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +34,7 @@ namespace {
 constexpr size_t kLarge = size_t{32} << 20; // from here on glibc always maps: its own pages, given back when freed
 constexpr size_t kFew = size_t{16} << 20;   // what shared allocations have in place of pages of their own
 constexpr int64_t kPollMs = 20;
+constexpr int64_t kLeastPatienceMs = 100; // for who waited in vain again and again
 
 struct Budget {
   int64_t bytes = 0, patience_ms = 15'000;
@@ -109,21 +113,27 @@ void join() {
 
 // Waits until there is room for `bytes`; false if nobody makes any.
 bool wait_for_room(size_t bytes) {
+  static std::atomic<int64_t> patience_ms{budget().patience_ms};
   const InsideCall inside; // a rank that waits here is not idle: its clock stands still
   int64_t quiet_ms = 0;
   size_t least = SIZE_MAX, greatest = 0;
   while (true) {
     const Use use = use_now();
     const auto whole = static_cast<size_t>(budget().bytes), limit = use.mine >= use.most ? whole : whole / 2;
-    if (use.all + bytes <= limit)
+    if (use.all + bytes <= limit) {
+      if (quiet_ms != 0) // somebody made room after all
+        patience_ms = budget().patience_ms;
       return true;
+    }
     if (use.all < least || use.all > greatest) { // somebody allocates or frees
       least = use.all < least ? use.all : least;
       greatest = use.all > greatest ? use.all : greatest;
       quiet_ms = 0;
     }
-    if (quiet_ms >= budget().patience_ms)
+    if (quiet_ms >= patience_ms) {
+      patience_ms = std::max(std::min(kLeastPatienceMs, budget().patience_ms), patience_ms / 2);
       return false;
+    }
     usleep(kPollMs * 1000);
     quiet_ms += kPollMs;
   }

@@ -4,10 +4,13 @@
 // run. How often a function is entered, or an operator called, does not change. What that costs depends on how lately
 // the same code ran: an optimizer's loop over its parameters stays in the processor's caches, a step's way through a
 // framework does not; and what a step does first, after it waited for the one before, takes two to three times as long
-// as the same in its second layer.
+// as the same in its second layer. How lately is told in what the thread did since, whatever it was: a function and an
+// operator count one, a launch twenty, for the library's and driver's code that it takes. So the hooks that FSDP runs
+// once a layer in autograd's thread, where operators call no Python, are as cold here as on a real host.
 //
-// Fitted to the times at which seventeen training steps on a server with an H200 launched their kernels (docs/costs.md,
-// "The host"): GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, and Megatron.
+// Fitted to the times at which five traced steps on H100 launched their kernels, and to the issue times of GPT-2,
+// Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, TorchTitan and Megatron (docs/costs.md, "The
+// host").
 //
 // Importing a module costs nothing: it is no part of a step, and how often what is entered there depends on the order
 // of sets, another one in each process.
@@ -26,8 +29,7 @@
 namespace eidolon {
 namespace {
 
-// What it costs to run code of which the last run was at most `warm` runs ago (of any code of its kind, by this
-// thread), at most `cold`, or more.
+// What it costs to run code of which the last run, by this thread, was at most `warm` ago, at most `cold`, or more.
 struct Costs {
   uint64_t warm, cold;
   int64_t warm_ns, cold_ns, rare_ns;
@@ -35,8 +37,9 @@ struct Costs {
   int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
 };
 // Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
-constexpr Costs kFunction{256, 1024, 170, 4300, 10200};
-constexpr Costs kOperator{64, 512, 1300, 10300, 32300}; // whether it launches or not
+constexpr Costs kFunction{256, 4096, 270, 6400, 15800};
+constexpr Costs kOperator{64, 1024, 700, 5900, 16600}; // whether it launches or not
+constexpr uint64_t kLaunchAge = 20;                    // how much older a launch makes what ran before it
 
 Costs costs(const char *key, Costs otherwise) {
   const char *text = setting(key);
@@ -76,24 +79,25 @@ bool has_text(Object *object, const char *name, const char *wanted) {
   return found;
 }
 
-// When a thread last ran each piece of code, in runs: a hash table by its address.
+constexpr uint64_t kNever = UINT64_MAX;
+
+// When a thread last ran each piece of code: a hash table by its address.
 class Runs {
 public:
   struct Run {
-    uint64_t ago;  // how many runs ago this code ran last
-    bool first;    // it never did
+    uint64_t ago;  // when this code ran last; kNever: it did not
     uint8_t *note; // what is remembered of this code, 0 at first
   };
 
-  Run run(const void *code) {
+  Run run(const void *code, uint64_t now) {
     if (2 * used_ >= slots_.size())
       grow();
     Slot &slot = find(code);
     const bool first = slot.code == nullptr;
     used_ += first;
     slot.code = code;
-    const uint64_t last = std::exchange(slot.last, now_++);
-    return {first ? UINT64_MAX : slot.last - last, first, &slot.note};
+    const uint64_t last = std::exchange(slot.last, now);
+    return {first ? kNever : now - last, &slot.note};
   }
 
 private:
@@ -119,13 +123,13 @@ private:
 
   std::vector<Slot> slots_;
   size_t used_ = 0;
-  uint64_t now_ = 0;
 };
 
 thread_local int64_t spent_ns = 0;   // not taken yet
 thread_local bool runs_gone = false; // Python runs while a thread's objects are destroyed, too
 struct ThreadRuns {
   Runs functions, operators;
+  uint64_t now = 0; // by what the thread has run so far
   ~ThreadRuns() { runs_gone = true; }
 };
 thread_local ThreadRuns runs;
@@ -148,8 +152,8 @@ Object *enter(ThreadState *state, Frame *frame, int exception) {
   if (runs_gone || importing)
     return python.evaluate(state, frame, exception);
   Object *code = code_of(frame);
-  const Runs::Run run = runs.functions.run(code);
-  if (run.first)
+  const Runs::Run run = runs.functions.run(code, runs.now++);
+  if (run.ago == kNever)
     *run.note = imports(code);
   importing = *run.note != 0;
   if (!importing)
@@ -169,7 +173,12 @@ template <typename F> bool find(const char *name, F *function) {
 
 void count_operator(const void *op) {
   if (!runs_gone && !importing)
-    spent_ns += operator_costs().of(runs.operators.run(op).ago);
+    spent_ns += operator_costs().of(runs.operators.run(op, runs.now++).ago);
+}
+
+void count_launch() {
+  if (!runs_gone)
+    runs.now += kLaunchAge;
 }
 
 int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }

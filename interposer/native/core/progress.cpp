@@ -27,8 +27,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "internal.h"

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import nnls, output, reference
-from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Calls, Functions
+from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Counter
 
 STEPS = 41  #: timed, of each model
 WARM_STEPS = 5
@@ -189,21 +189,16 @@ def measure(name: str, parts: Mapping[str, Callable[[], None]], steps: int = STE
                 took = time.perf_counter_ns() - begin
                 if step >= WARM_STEPS:
                     times[part].append(took)
-        functions, calls = Functions(), Calls()
-        entered: dict[str, list[int]] = {}
-        called: dict[str, tuple[list[int], int, int]] = {}
-        for counted, counts in ((functions, entered), (calls, called)):
-            for _ in range(2):
-                for part, work in parts.items():
-                    _idle()
-                    counted.during(work)
-                    counts[part] = counted.ages.take() if counted is functions else calls.take()  # type: ignore[assignment]
+        counter = Counter()
+        counts: dict[str, tuple[int, ...]] = {}
+        for _ in range(2):
+            for part, work in parts.items():
+                _idle()
+                counter.during(work)
+                counts[part] = counter.take()
     finally:
         gc.enable()
-    return [
-        Phase(f"{name} {part}", (*entered[part], *called[part][0], *called[part][1:]), statistics.median(times[part]))
-        for part in parts
-    ]
+    return [Phase(f"{name} {part}", counts[part], statistics.median(times[part])) for part in parts]
 
 
 def _idle() -> None:

@@ -1,9 +1,10 @@
 """Counts what the shim counts in a run (``interposer/native/core/interpreter.cpp``), in a process without it.
 
-A function entered and an operator called cost by how lately the same one ran: how many entries, or calls, of any ago,
-in the same thread. Entries of functions are seen by ``sys.monitoring`` (Python 3.12 on) or ``sys.setprofile`` (3.11,
-where it sees the calling thread alone: not the one in which autograd calls Python); a generator that goes on is one
-more entry, and what an import does counts nothing. Operators, launches and copies are those of PyTorch's profiler.
+A function entered and an operator called cost by how lately the same one ran in the same thread; what the thread ran
+since then counts by :data:`LAUNCH_AGE`. Entries of functions are seen by ``sys.monitoring`` (Python 3.12 on) or
+``sys.setprofile`` (3.11, where it sees the calling thread alone: not the one in which autograd calls Python); a
+generator that goes on is one more entry, and what an import does counts nothing. Operators, launches and copies are
+those of PyTorch's profiler; both are put into one order by their times.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import inspect
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
 
-#: At most so many runs ago: warm, cold; longer ago: rare.
-FUNCTION_AGES, OPERATOR_AGES = (256, 1024), (64, 512)
+#: At most so long ago: warm, cold; longer ago: rare. Functions and operators age by one with each of them.
+FUNCTION_AGES, OPERATOR_AGES = (256, 4096), (64, 1024)
+LAUNCH_AGE = 20  #: by how much a launch, a copy or a library call ages them
 #: Operators that are one call of cuBLAS, cuBLASLt or cuDNN; what they launch is part of it.
 LIBRARY = {
     **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"), 1),
@@ -35,37 +38,60 @@ LAUNCHES = (
     *("cuLaunchKernel", "cuLaunchKernelEx"),
     *("cudaMemcpyAsync", "cudaMemcpy", "cudaMemsetAsync", "cudaMemset", "cudaMemcpy2DAsync"),
 )
+_BEGIN = "eidolon: begin"
 _SCHEMA = re.compile(r"(?!autograd::)\w+::\w+$")  #: not "autograd::engine::evaluate_function: MmBackward0"
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Ages:
-    """Runs of any code by age: ``warm``, ``cold``, ``rare`` since the last :meth:`take`."""
+    """Runs of code by age: ``warm``, ``cold``, ``rare``, of functions and of operators."""
 
-    def __init__(self, ages: tuple[int, int]) -> None:
-        self._ages = ages
+    def __init__(self, functions: tuple[int, int] = FUNCTION_AGES, operators: tuple[int, int] = OPERATOR_AGES) -> None:
+        self._bounds = functions, operators
         self._threads: dict[int, tuple[dict[Any, int], list[int]]] = {}
-        self._counts = [0, 0, 0]
+        self._counts = [0] * 3, [0] * 3
 
-    def run(self, thread: int, what: Any, *, counts: bool = True) -> None:
-        last, clock = self._threads.setdefault(thread, ({}, [0]))
-        before = last.get(what)
-        now = last[what] = clock[0]
-        clock[0] += 1
-        warm, cold = self._ages
-        ago = cold + 1 if before is None else now - before
-        self._counts[0 if ago <= warm else 1 if ago <= cold else 2] += counts
+    def function(self, thread: int, code: Any, *, counts: bool = True) -> None:
+        self._run(0, thread, code, counts)
 
-    def take(self) -> list[int]:
-        counts, self._counts = self._counts, [0, 0, 0]
+    def operator(self, thread: int, name: Any) -> None:
+        self._run(1, thread, name, True)
+
+    def launch(self, thread: int, times: int = 1) -> None:
+        self._thread(thread)[1][0] += LAUNCH_AGE * times
+
+    def take(self) -> tuple[list[int], list[int]]:
+        """Functions and operators by age since the last time."""
+        counts, self._counts = self._counts, ([0] * 3, [0] * 3)
         return counts
+
+    def _thread(self, thread: int) -> tuple[dict[Any, int], list[int]]:
+        return self._threads.setdefault(thread, ({}, [0]))
+
+    def _run(self, kind: int, thread: int, what: Any, counts: bool) -> None:
+        last, clock = self._thread(thread)
+        warm, cold = self._bounds[kind]
+        now = clock[0]
+        ago = now - last.get((kind, what), now - cold - 1)
+        last[kind, what] = now
+        clock[0] += 1
+        self._counts[kind][0 if ago <= warm else 1 if ago <= cold else 2] += counts
+
+
+class Entry(NamedTuple):
+    """A function is entered."""
+
+    ns: int  #: of ``time.perf_counter_ns``
+    thread: int
+    code: int
+    counts: bool
 
 
 class Functions:
-    """Python functions that are entered while :meth:`during` runs something; ages go on from one time to the next."""
+    """Python functions that are entered while :meth:`during` runs something, in their order."""
 
     def __init__(self) -> None:
-        self.ages = Ages(FUNCTION_AGES)
+        self.entries: list[Entry] = []
         self._held: dict[int, CodeType] = {}  # so that no address is used twice
         self._importing: dict[int, int] = {}  # how deep, by thread
         self._begins: dict[CodeType, int] = {}  # where code starts
@@ -127,19 +153,21 @@ class Functions:
 
     def _run(self, thread: int, code: CodeType, *, counts: bool) -> None:
         self._held[id(code)] = code
-        self.ages.run(thread, id(code), counts=counts)
+        self.entries.append(Entry(time.perf_counter_ns(), thread, id(code), counts))
 
 
 def _imports(code: CodeType) -> bool:
     return code.co_name == "_find_and_load" and code.co_filename == "<frozen importlib._bootstrap>"
 
 
-class Calls:
-    """Operators by age, launches (copies and sets are some, too) and library calls, of what :meth:`during` runs."""
+class Counter:
+    """Counts functions and operators by age, launches (copies and sets are some, too) and library calls of what
+    :meth:`during` runs. Ages go on from one time to the next."""
 
     def __init__(self) -> None:
-        self.ages = Ages(OPERATOR_AGES)
-        self.launches = self.library = 0
+        self._ages = Ages()
+        self._functions = Functions()
+        self._launches = self._library = 0
 
     def during(self, work: Callable[[], Any]) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -148,24 +176,44 @@ class Calls:
         options: dict[str, Any] = {"activities": activities, "acc_events": True}
         with contextlib.suppress(TypeError):  # PyTorch before 2.8: all overloads of a name are one
             options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
+        entries = self._functions.entries = []
         with torch.profiler.profile(**options) as seen:
-            work()
-        self.add(seen.events())
+            with torch.profiler.record_function(_BEGIN):
+                begun_ns = time.perf_counter_ns()
+            self._functions.during(work)
+        events = list(seen.events())
+        [begin] = [event for event in events if event.name == _BEGIN and event.device_type == DeviceType.CPU]
+        after = [event for event in events if event.time_range.start > begin.time_range.end]
+        # Of both clocks the zero; of both ways to count threads the one that is this one's.
+        zero_us, threads = begun_ns / 1e3 - begin.time_range.start, {threading.get_ident(): begin.thread}
+        self.add(
+            after,
+            [(one.ns / 1e3 - zero_us, one._replace(thread=threads.get(one.thread, one.thread))) for one in entries],
+        )
 
-    def add(self, events: Iterable[Any]) -> None:
-        """Events of a profile, in any order."""
-        on_host = [event for event in events if event.device_type == DeviceType.CPU]
-        for event in sorted(on_host, key=lambda one: one.time_range.start):
-            if event.name in LAUNCHES:
-                self.launches += not _within_library(event)
-            elif event.scope == 0 and _SCHEMA.match(event.name):
-                self.ages.run(event.thread, (event.name, getattr(event, "overload_name", "")))
-                self.library += LIBRARY.get(event.name, 0) if torch.cuda.is_available() else 0
+    def add(self, events: Iterable[Any], entries: Iterable[tuple[float, Entry]] = ()) -> None:
+        """Events of a profile, in any order, and entries of functions with their times on its clock (microseconds)."""
+        both: list[tuple[float, Any]] = [
+            (event.time_range.start, event) for event in events if event.device_type == DeviceType.CPU
+        ]
+        for _, one in sorted([*both, *entries], key=lambda timed: timed[0]):
+            if isinstance(one, Entry):
+                self._ages.function(one.thread, one.code, counts=one.counts)
+            elif one.name in LAUNCHES:
+                if not _within_library(one):
+                    self._launches += 1
+                    self._ages.launch(one.thread)
+            elif one.scope == 0 and _SCHEMA.match(one.name):
+                self._ages.operator(one.thread, (one.name, getattr(one, "overload_name", "")))
+                calls = LIBRARY.get(one.name, 0) if torch.cuda.is_available() else 0
+                self._library += calls
+                self._ages.launch(one.thread, calls)
 
-    def take(self) -> tuple[list[int], int, int]:
-        """Operators by age, launches and library calls since the last time."""
-        found = self.ages.take(), self.launches, self.library
-        self.launches = self.library = 0
+    def take(self) -> tuple[int, ...]:
+        """Functions and operators by age, launches and library calls since the last time."""
+        functions, operators = self._ages.take()
+        found = *functions, *operators, self._launches, self._library
+        self._launches = self._library = 0
         return found
 
 
