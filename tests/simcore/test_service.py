@@ -409,7 +409,8 @@ def test_the_status_from_waiting_to_the_end(tmp_path: Path) -> None:
         for _ in range(2):
             rank.kernel(flags=FOREGROUND | AUTOGRAD)
             rank.mark()
-        rank.kernel(flags=FOREGROUND | AUTOGRAD)
+        for _ in range(10):  # so that its host's clock is beyond the end of the second step
+            rank.kernel(flags=FOREGROUND | AUTOGRAD)
         agent.flush(rank)
     now = status(core, lambda s: s["steps_final"] == 2)
     assert (now["state"], now["servers"]["missing"]) == ("Running", [])
