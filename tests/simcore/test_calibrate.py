@@ -102,11 +102,11 @@ def test_functions_are_counted_with_generators_and_without_imports() -> None:
         sys.modules.pop("colorsys", None)
         import colorsys  # noqa: F401
 
-    functions = counting.Functions()
-    functions.during(work)
-    assert (
-        sum(entry.counts for entry in functions.entries) == 5
-    )  # itself, and the generator: made, begun, gone on, to its end
+    counter = counting.Counter()
+    counter.during(work)
+    assert sum(counter.take()[:3]) == 5  # itself, and the generator: made, begun, gone on, to its end
+    counter.during(work)
+    assert counter.take()[:3] == (5, 0, 0)
 
 
 def test_operators_are_counted_from_a_profile() -> None:

@@ -181,7 +181,7 @@ class Counter:
             with torch.profiler.record_function(_BEGIN):
                 begun_ns = time.perf_counter_ns()
             self._functions.during(work)
-        events = list(seen.events())
+        events = seen.events()
         [begin] = [event for event in events if event.name == _BEGIN and event.device_type == DeviceType.CPU]
         after = [event for event in events if event.time_range.start > begin.time_range.end]
         # Of both clocks the zero; of both ways to count threads the one that is this one's.
