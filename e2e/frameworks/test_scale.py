@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from e2e.frameworks.conftest import Train
 from e2e.frameworks.test_examples import plain
 from e2e.runs import REPOSITORY, Result
+from eidolon_operator.local import machine_memory
 
 pytestmark = pytest.mark.slow
 TITAN = REPOSITORY / "bench" / "truth" / "frameworks" / "titan"
@@ -25,7 +25,7 @@ def torchtitan(train: Train, servers: int, gpus: int, options: str, *cluster: st
 
 @pytest.mark.parametrize("servers", [4, 8, 16])
 def test_a_debug_model_on_servers_of_eight(train: Train, servers: int) -> None:
-    needed, there = servers * 8 * RANK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed, there = servers * 8 * RANK_BYTES, machine_memory()
     if needed > there:
         pytest.skip(f"{servers * 8} ranks need {needed >> 30} GiB, this machine has {there >> 30}")
     options = "--model.flavor=debugmodel --training.steps=4 --training.seq_len=512 --training.local_batch_size=4"

@@ -123,12 +123,17 @@ def run(
         raise RunError(f"{error.filename or out}: {error.strerror or error}") from error
 
 
-def default_host_memory() -> int:
-    """80 % of the memory of this machine, or of what this process's control group may use, in bytes."""
+def machine_memory() -> int:
+    """The memory of this machine, or what this process's control group may use of it, in bytes."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total * 4 // 5
+    return total
+
+
+def default_host_memory() -> int:
+    """80 % of :func:`machine_memory`, in bytes."""
+    return machine_memory() * 4 // 5
 
 
 def _share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
