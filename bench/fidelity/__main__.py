@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--subset", action="store_true", help="only the lines of the short report for CI")
     parser.add_argument("--regressions", action="store_true", help="fail where a step time is worse than it was")
     parser.add_argument("--traces", action="store_true", help="kernel by kernel against profiler traces")
-    parser.add_argument("--frameworks", action="store_true", help="TorchTitan, DeepSpeed, Megatron on four GPUs")
+    parser.add_argument("--frameworks", action="store_true", help="runs of TorchTitan, DeepSpeed, Megatron")
     parser.add_argument("--host-memory", help="for all ranks of a framework's run together, as of `eidolon run`")
     arguments = parser.parse_args()
     if arguments.traces:
@@ -175,8 +175,12 @@ def _error(real: float, here: float) -> str:
 
 
 def _frameworks(arguments: argparse.Namespace) -> None:
-    chosen = [line for line in frameworks.lines() if arguments.only in line.name]
-    print(f"{'run':<24} {'speed':>9} {'real':>9} {'real min to max':>19} {'error':>7}")
+    chosen = [
+        line
+        for line in frameworks.lines(arguments.gpu)
+        if arguments.only in line.name and arguments.world in (None, line.fields["world"])
+    ]
+    print(f"{'run':<35} {'speed':>9} {'real':>9} {'real min to max':>19} {'error':>7}")
     figures, failed = [], []
     options = ["--host-memory", arguments.host_memory] if arguments.host_memory else []
 
@@ -185,16 +189,16 @@ def _frameworks(arguments: argparse.Namespace) -> None:
             return frameworks.run(line, Path(out), arguments.limit_s, options)
 
     for line, done in _each(run, chosen, arguments.jobs):
-        real, here = line.real(), line.read(done.out + done.err)
+        real, here, name = line.real(), line.read(done.out + done.err), f"{line.name} x{line.fields['world']}"
         if here is None:
-            print(f"{line.name:<24} failed: {done.reason}", flush=True)
-            failed.append(line.name)
+            print(f"{name:<35} failed: {done.reason}", flush=True)
+            failed.append(name)
             continue
         error = frameworks.speed_error(line, here)
         between = f"{min(real.speeds):.6g} to {max(real.speeds):.6g}"
         bound = "h" if line.host_bound else " "
         print(
-            f"{line.name:<24} {here.speed:>9.6g} {real.speed:>9.6g} {between:>19} {error:>+6.1%}{bound} {real.unit}",
+            f"{name:<35} {here.speed:>9.6g} {real.speed:>9.6g} {between:>19} {error:>+6.1%}{bound} {real.unit}",
             flush=True,
         )
         peaks = {}
@@ -206,7 +210,7 @@ def _frameworks(arguments: argparse.Namespace) -> None:
                 print(f"    {title}: real {_list(before)}; here {_list(after)}; worst {off:+.3%}", flush=True)
         figures.append(
             {
-                "line": line.name,
+                "line": name,
                 "host_bound": line.host_bound,
                 "unit": real.unit,
                 "real": real.speed,

@@ -1,4 +1,7 @@
-"""Lines of `bench/truth/h100_x4_frameworks.jsonl`: how each is started, and what its output says of speed and memory.
+"""Real runs of frameworks: how each is started, and what its output says of speed and memory.
+
+Those on four H100 are the shared truth, `bench/truth/h100_x4_frameworks.jsonl`; those on one and two H200 were measured
+with its scripts.
 
 TorchTitan prints tokens per second and GPU for every step, and the memory that rank 0 has reserved; `ds.py` and `mg.py`
 a step time and both peaks, `mg.py` those of every rank. Steps count from the third.
@@ -17,6 +20,7 @@ from typing import Any
 from bench.fidelity import running
 from bench.fidelity.truth import TRUTH, outside
 
+RUNS = {"h100": TRUTH / "h100_x4_frameworks.jsonl", "h200": Path(__file__).with_name("h200_frameworks.jsonl")}
 FIRST_STEP = 3  #: of those that count, from 1; before it a real machine warms up
 STEPS = 10  #: of TorchTitan
 #: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
@@ -41,6 +45,7 @@ class Line:
     """One real run."""
 
     fields: Mapping[str, Any]
+    gpu: str = "h100"
 
     @property
     def titan(self) -> bool:
@@ -48,7 +53,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        return str(self.fields["name"] if self.titan else f"{self.fields['script']} {self.fields['args']}")
+        return str(self.fields["name"] if self.titan else f"{self.fields['script']} {self.fields['args']}".strip())
 
     @property
     def host_bound(self) -> bool:
@@ -60,7 +65,7 @@ class Line:
 
     def cluster(self) -> list[str]:
         """Options of `eidolon run`."""
-        options = ["--gpus-per-server", str(self.fields["world"]), "--gpu", "h100-sxm"]
+        options = ["--gpus-per-server", str(self.fields["world"]), "--gpu", f"{self.gpu}-sxm"]
         return options if self.titan else [*options, "--launcher", "torchrun"]
 
     def command(self, steps: int = STEPS) -> list[str]:
@@ -92,9 +97,9 @@ class Line:
         return _of_steps([float(tps.replace(",", "")) for _, tps in in_order], [float(gib) for gib, _ in in_order])
 
 
-def lines() -> list[Line]:
-    """All real runs, in file order."""
-    return [Line(json.loads(text)) for text in (TRUTH / "h100_x4_frameworks.jsonl").read_text().splitlines()]
+def lines(gpu: str = "h100") -> list[Line]:
+    """All real runs on that GPU, in file order."""
+    return [Line(json.loads(text), gpu) for text in RUNS[gpu].read_text().splitlines()]
 
 
 def run(line: Line, out: Path, limit_s: float, options: Sequence[str] = ()) -> running.Done:

@@ -93,14 +93,14 @@ def test_one_gpu_without_any_launcher(run: Run) -> None:
 
 
 def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: Path) -> None:
-    """Counted, not timed: functions and operators that run again and again cost little, the longer ago the more; a view
-    costs as any operator."""
+    """Counted, not timed: what runs again and again costs little, more where much else ran in between; a view costs as
+    any operator, and launches make what ran before them cold."""
     script = tmp_path / "between.py"
     script.write_text(
         "import time, torch\n"
         "x = torch.ones(4, device='cuda')\n"
         "def again(): pass\n"
-        "others = [eval(f'lambda: {i}') for i in range(400)]\n"
+        "others = [type(again)(again.__code__.replace(co_firstlineno=i), {}) for i in range(1, 401)]\n"
         "def us(work, n):\n"
         "    begin = time.perf_counter_ns()\n"
         "    work(n)\n"
@@ -111,21 +111,30 @@ def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: P
         "    for other in others[:n]: other()\n"
         "def views(n):\n"
         "    for _ in range(n): x.view(2, 2)\n"
-        "def apart(n):\n"
+        "def detached(n):\n"
         "    for _ in range(n):\n"
         "        for _ in range(100): x.detach()\n"
         "        x.view(2, 2)\n"
-        "for work, n in ((warm, 10_000), (rare, 400), (rare, 400), (views, 1000), (apart, 1000)):\n"
+        "def launched(n):\n"
+        "    for _ in range(n):\n"
+        "        for _ in range(20): x.zero_()\n"
+        "def apart(n):\n"
+        "    for _ in range(n):\n"
+        "        for _ in range(20): x.zero_()\n"
+        "        x.view(2, 2)\n"
+        "works = (warm, 10_000), (rare, 400), (rare, 400), (views, 1000)\n"
+        "for work, n in (*works, (detached, 500), (launched, 500), (apart, 500)):\n"
         "    print(work.__name__, round(us(work, n), 1), flush=True)\n"
     )
     result = run("--", "python", str(script))
     assert result.code == 0, result.all_output
-    took = re.findall(r"^(?:\[server 0\] )?(warm|rare|views|apart) ([\d.]+)$", result.out, re.MULTILINE)
-    assert [name for name, _ in took] == ["warm", "rare", "rare", "views", "apart"], result.all_output
-    # To the second turn of the 400 functions the first was some 400 entries ago, and to a view apart the last one 101
-    # operators: cold, but not rare.
-    for (_, us), expected in zip(took, (0.27, 15.8, 6.4, 0.7, 100 * 0.7 + 5.9), strict=True):
-        assert float(us) == pytest.approx(expected, abs=0.15)
+    took = re.findall(r"^(?:\[server 0\] )?(\w+) ([\d.]+)$", result.out, re.MULTILINE)
+    names = ["warm", "rare", "rare", "views", "detached", "launched", "apart"]
+    assert [name for name, _ in took] == names, result.all_output
+    *others, launched, apart = (float(us) for _, us in took)
+    # To the second turn of the 400 functions the first was 400 entries ago: cold, but not rare.
+    assert others == pytest.approx([0.46, 5.9, 1.1, 2.1, 101 * 2.1], abs=0.15)
+    assert apart - launched == pytest.approx(7.9, abs=0.15)
 
 
 RUNS = ("warm", "cold", "warm_ns", "cold_ns", "rare_ns")
@@ -139,22 +148,26 @@ def numbers():
     for _ in range(20): yield leaf()
 def functions():
     for _ in range(50): leaf()
-    for other in others[:1500]: other()
+    for other in 2 * others[:300]: other()
     sum(1 for _ in numbers())
     for other in others: other()
     leaf()
 def operators():
     for _ in range(100): x.view(2, 2)
+    for other in others[:100]: other()
+    x.view(2, 2)
     for _ in range(70): x.detach()
     x.view(2, 2)
+    for other in others[:600]: other()
     x.t()
-def mixed():
+def mixed():  # by its functions alone the second leaf is warm
+    leaf()
+    for other in others[:61]: other()
+    x.view(2, 2), x.t(), x.detach(), x.unsqueeze(0)
     leaf()
     for _ in range(300): x.view(2, 2)
     leaf()
-    for _ in range(100): x.detach()
-    leaf()
-    for _ in range(4100): x.view(2, 2)
+    for other in others[:600]: other()
     leaf()
 def plain():
     for other in 2 * others: other()

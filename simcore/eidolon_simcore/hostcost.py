@@ -22,11 +22,12 @@ import yaml
 
 from eidolon_simcore.profile import reference
 
-#: What the ranks of a server take from each other, which share its caches and memory: of n, each takes
-#: 1 + this * (1 - 1/n) times as long as one alone: 1.08 for two, 1.11 for four. What DDP and FSDP do with peers is
-#: counted apart. Compared with the same model on one GPU, a step's issue took from 0.98 to 1.2 times what its counts
-#: say (GPT-2, ResNet, ViT, Mixtral under DDP on two), and 1.3 in one case of four on four GPUs.
-SHARED_HOST = 0.15
+#: What the ranks of a server take from each other, which share its caches and memory, and wait for the slowest of them
+#: besides: of n, each takes 1 + this * (1 - 1/n) times as long as one alone: 1.11 for two, 1.17 for four. What DDP and
+#: FSDP do with peers is counted apart. Compared with the same model on one GPU, a step's issue took from 0.98 to 1.2
+#: times what its counts say on rank 0 (GPT-2, ResNet, ViT, Mixtral under DDP on two), and 1.3 in one case of four on
+#: four GPUs; Llama 1B's steps under FSDP, which are bound by the slowest host, took 1.11 times on two and 1.17 on four.
+SHARED_HOST = 0.22
 POLL_NS = 1_000  #: least cost of a query or a clock read by a foreground thread
 
 
@@ -38,7 +39,8 @@ class HostTableError(ValueError):
 class Runs:
     """What running code costs whose last run was at most ``warm`` ago, at most ``cold``, or more (nanoseconds).
 
-    An age is what the thread ran since: functions and operators count one each, launches twenty."""
+    An age is what the thread has fetched since: a function or operator that was not warm itself counts one, a launch
+    five, a library call sixty (``interposer/native/core/interpreter.cpp``)."""
 
     warm: int
     cold: int

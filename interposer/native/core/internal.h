@@ -60,7 +60,8 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 bool forked_child();           // this process was forked from a rank
 char thread_state(int tid);    // of the kernel: 'S' sleeps, 'D' waits for a disk, 'R' runs or would; 0: it is gone
 int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
-void count_launch();           // what the calling thread ran before is older now
+void count_launch();           // a launch, copy or set: what the calling thread ran before is older now
+void count_library_call();     // a library's call or a collective: the more so
 class InsideCall {             // the calling thread is inside one of our calls: its rank does not count as idle
 public:
   InsideCall();

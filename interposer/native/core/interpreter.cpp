@@ -1,16 +1,17 @@
 // What a thread's host time goes into between our calls: Python functions and operators, counted, not timed.
 //
 // The time that this machine takes for them says little about the server that is emulated, and is another one in each
-// run. How often a function is entered, or an operator called, does not change. What that costs depends on how lately
-// the same code ran: an optimizer's loop over its parameters stays in the processor's caches, a step's way through a
-// framework does not; and what a step does first, after it waited for the one before, takes two to three times as long
-// as the same in its second layer. How lately is told in what the thread did since, whatever it was: a function and an
-// operator count one, a launch twenty, for the library's and driver's code that it takes. So the hooks that FSDP runs
-// once a layer in autograd's thread, where operators call no Python, are as cold here as on a real host.
+// run. How often a function is entered, or an operator called, does not change. What that costs depends on whether the
+// same code is still in the processor's caches: an optimizer's loop over its parameters stays there, a step's way
+// through a framework does not. So an age is what the thread has fetched since that code last ran: a function or an
+// operator that was not warm itself counts one, a launch five, a library's call sixty, for the code that it takes; what
+// was warm pushes nothing out, however often it runs. So the accessors that ZeRO-3 calls in loops for each parameter
+// stay warm, and the hooks that FSDP runs once a layer in autograd's thread, between library calls, are as cold as on a
+// real host.
 //
-// Fitted to the times at which five traced steps on H100 launched their kernels, and to the issue times of GPT-2,
-// Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, TorchTitan and Megatron (docs/costs.md, "The
-// host").
+// Fitted to the times at which eleven traced steps on H100 and H200 launched their kernels, and to the issue times of
+// GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, DeepSpeed and Megatron (docs/costs.md,
+// "The host").
 //
 // Importing a module costs nothing: it is no part of a step, and how often what is entered there depends on the order
 // of sets, another one in each process.
@@ -30,6 +31,7 @@ namespace eidolon {
 namespace {
 
 // What it costs to run code of which the last run, by this thread, was at most `warm` ago, at most `cold`, or more.
+// What is warm ages nothing.
 struct Costs {
   uint64_t warm, cold;
   int64_t warm_ns, cold_ns, rare_ns;
@@ -37,9 +39,10 @@ struct Costs {
   int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
 };
 // Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
-constexpr Costs kFunction{256, 4096, 270, 6400, 15800};
-constexpr Costs kOperator{64, 1024, 700, 5900, 16600}; // whether it launches or not
-constexpr uint64_t kLaunchAge = 20;                    // how much older a launch makes what ran before it
+constexpr Costs kFunction{64, 512, 460, 1100, 5900};
+constexpr Costs kOperator{64, 512, 2100, 7900, 14400}; // whether it launches or not
+// How much older they make what ran before.
+constexpr uint64_t kLaunchAge = 5, kLibraryAge = 60;
 
 Costs costs(const char *key, Costs otherwise) {
   const char *text = setting(key);
@@ -129,7 +132,7 @@ thread_local int64_t spent_ns = 0;   // not taken yet
 thread_local bool runs_gone = false; // Python runs while a thread's objects are destroyed, too
 struct ThreadRuns {
   Runs functions, operators;
-  uint64_t now = 0; // by what the thread has run so far
+  uint64_t now = 0; // what the thread has fetched so far
   ~ThreadRuns() { runs_gone = true; }
 };
 thread_local ThreadRuns runs;
@@ -152,7 +155,8 @@ Object *enter(ThreadState *state, Frame *frame, int exception) {
   if (runs_gone || importing)
     return python.evaluate(state, frame, exception);
   Object *code = code_of(frame);
-  const Runs::Run run = runs.functions.run(code, runs.now++);
+  const Runs::Run run = runs.functions.run(code, runs.now);
+  runs.now += run.ago > function_costs().warm;
   if (run.ago == kNever)
     *run.note = imports(code);
   importing = *run.note != 0;
@@ -172,14 +176,21 @@ template <typename F> bool find(const char *name, F *function) {
 } // namespace
 
 void count_operator(const void *op) {
-  if (!runs_gone && !importing)
-    spent_ns += operator_costs().of(runs.operators.run(op, runs.now++).ago);
+  if (runs_gone || importing)
+    return;
+  const uint64_t ago = runs.operators.run(op, runs.now).ago;
+  runs.now += ago > operator_costs().warm;
+  spent_ns += operator_costs().of(ago);
 }
 
-void count_launch() {
+static void age(uint64_t by) {
   if (!runs_gone)
-    runs.now += kLaunchAge;
+    runs.now += by;
 }
+
+void count_launch() { age(kLaunchAge); }
+
+void count_library_call() { age(kLibraryAge); }
 
 int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }
 

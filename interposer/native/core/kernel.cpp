@@ -252,6 +252,7 @@ Status launch_kernel(const Launch &launch) {
     });
     return kSuccess;
   }
+  count_launch();
   emit_work({.kind = Kind::kKernel, .call = launch.call, .stream = launch.stream, .sig = sig});
   stale();
   return kSuccess;

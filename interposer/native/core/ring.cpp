@@ -289,10 +289,6 @@ void ring_close() {
   }
 }
 
-static bool gives_work(Kind kind) {
-  return kind == Kind::kKernel || kind == Kind::kCopy || kind == Kind::kSet || kind == Kind::kCollective;
-}
-
 uint64_t ring_emit(const Event &event, uint8_t flags, int slot) {
   RingState *r = state();
   RingHeader *h = r->header;
@@ -301,8 +297,6 @@ uint64_t ring_emit(const Event &event, uint8_t flags, int slot) {
   uint32_t host_ns = 0;
   Thread &thread = this_thread();
   if ((flags & (kForeground | kInGraph)) == kForeground) {
-    if (gives_work(event.kind))
-      count_launch();
     int64_t spent_ns = 0;
     if (!config().measured_host)
       spent_ns = take_interpreter_ns();

@@ -482,6 +482,7 @@ Status launch_operation(Stream *stream, uint32_t sig, uint16_t call) {
         emit_work({.kind = Kind::kKernel, .flags = flags, .stream = lane, .sig = sig});
       }))
     return kSuccess;
+  count_library_call();
   emit_work({.kind = Kind::kKernel, .call = call, .stream = stream, .sig = sig});
   return kSuccess;
 }
@@ -558,6 +559,7 @@ Status launch_collective(const Collective &c) {
   if (capture_node(c.stream, 0, [=](Stream *lane, uint8_t flags) { issue(lane, flags, 0); }))
     return kSuccess;
   progress_collective(c.stream);
+  count_library_call();
   issue(c.stream, 0, c.call);
   return kSuccess;
 }
@@ -619,6 +621,7 @@ Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, s
     });
     return kSuccess;
   }
+  count_launch();
   emit_work({.kind = Kind::kCopy, .call = call, .stream = stream, .sig = sig, .value = bytes});
   // CUDA programming guide, "API synchronization behavior": copies from device to pageable memory return once the copy
   // has completed; those to the device once the bytes are staged, which for more than 64 KiB is a stream's wait.
@@ -665,6 +668,7 @@ Status set(void *to, unsigned value, size_t element_bytes, size_t count, Stream 
     });
     return kSuccess;
   }
+  count_launch();
   emit_work({.kind = Kind::kSet, .call = call, .stream = stream, .sig = sig, .value = bytes});
   fill();
   return kSuccess;

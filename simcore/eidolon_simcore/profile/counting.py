@@ -1,10 +1,10 @@
 """Counts what the shim counts in a run (``interposer/native/core/interpreter.cpp``), in a process without it.
 
-A function entered and an operator called cost by how lately the same one ran in the same thread; what the thread ran
-since then counts by :data:`LAUNCH_AGE`. Entries of functions are seen by ``sys.monitoring`` (Python 3.12 on) or
-``sys.setprofile`` (3.11, where it sees the calling thread alone: not the one in which autograd calls Python); a
-generator that goes on is one more entry, and what an import does counts nothing. Operators, launches and copies are
-those of PyTorch's profiler; both are put into one order by their times.
+A function entered and an operator called cost by what the same thread has fetched since it last ran the same one: what
+was not warm itself counts one, a launch :data:`LAUNCH_AGE`, a library call :data:`LIBRARY_AGE`. Entries of functions
+are seen by ``sys.monitoring`` (Python 3.12 on) or ``sys.setprofile`` (3.11, where it sees the calling thread alone: not
+the one in which autograd calls Python); a generator that goes on is one more entry, and what an import does counts
+nothing. Operators, launches and copies are those of PyTorch's profiler; both are put into one order by their times.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import torch
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
 
-#: At most so long ago: warm, cold; longer ago: rare. Functions and operators age by one with each of them.
-FUNCTION_AGES, OPERATOR_AGES = (256, 4096), (64, 1024)
-LAUNCH_AGE = 20  #: by how much a launch, a copy or a library call ages them
+#: At most so long ago: warm, cold; longer ago: rare. All age by one with each function or operator that was not warm.
+FUNCTION_AGES, OPERATOR_AGES = (64, 512), (64, 512)
+LAUNCH_AGE = 5  #: by how much a launch or a copy ages them
+LIBRARY_AGE = 60  #: by how much a library call does
 #: Operators that are one call of cuBLAS, cuBLASLt or cuDNN; what they launch is part of it.
 LIBRARY = {
     **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"), 1),
@@ -57,8 +58,11 @@ class Ages:
     def operator(self, thread: int, name: Any) -> None:
         self._run(1, thread, name, True)
 
-    def launch(self, thread: int, times: int = 1) -> None:
-        self._thread(thread)[1][0] += LAUNCH_AGE * times
+    def launch(self, thread: int) -> None:
+        self._thread(thread)[1][0] += LAUNCH_AGE
+
+    def library(self, thread: int, calls: int) -> None:
+        self._thread(thread)[1][0] += LIBRARY_AGE * calls
 
     def take(self) -> tuple[list[int], list[int]]:
         """Functions and operators by age since the last time."""
@@ -74,7 +78,7 @@ class Ages:
         now = clock[0]
         ago = now - last.get((kind, what), now - cold - 1)
         last[kind, what] = now
-        clock[0] += 1
+        clock[0] += ago > warm
         self._counts[kind][0 if ago <= warm else 1 if ago <= cold else 2] += counts
 
 
@@ -207,7 +211,7 @@ class Counter:
                 self._ages.operator(one.thread, (one.name, getattr(one, "overload_name", "")))
                 calls = LIBRARY.get(one.name, 0) if torch.cuda.is_available() else 0
                 self._library += calls
-                self._ages.launch(one.thread, calls)
+                self._ages.library(one.thread, calls)
 
     def take(self) -> tuple[int, ...]:
         """Functions and operators by age, launches and library calls since the last time."""
