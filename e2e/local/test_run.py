@@ -117,27 +117,33 @@ def test_python_and_operators_between_calls_take_host_time(run: Run, tmp_path: P
         "        x.view(2, 2)\n"
         "def launched(n):\n"
         "    for _ in range(n):\n"
-        "        for _ in range(20): x.zero_()\n"
+        "        for _ in range(110): x.zero_()\n"
         "def apart(n):\n"
         "    for _ in range(n):\n"
-        "        for _ in range(20): x.zero_()\n"
+        "        for _ in range(110): x.zero_()\n"
         "        x.view(2, 2)\n"
+        "def waited(n):\n"
+        "    for _ in range(n): torch.cuda.synchronize()\n"
+        "def resumed(n):\n"
+        "    for _ in range(n): torch.cuda.synchronize(), again()\n"
         "works = (warm, 10_000), (rare, 400), (rare, 400), (views, 1000)\n"
-        "for work, n in (*works, (detached, 500), (launched, 500), (apart, 500)):\n"
+        "works += (detached, 500), (launched, 300), (apart, 300), (waited, 300), (resumed, 300)\n"
+        "for work, n in works:\n"
         "    print(work.__name__, round(us(work, n), 1), flush=True)\n"
     )
     result = run("--", "python", str(script))
     assert result.code == 0, result.all_output
     took = re.findall(r"^(?:\[server 0\] )?(\w+) ([\d.]+)$", result.out, re.MULTILINE)
-    names = ["warm", "rare", "rare", "views", "detached", "launched", "apart"]
+    names = ["warm", "rare", "rare", "views", "detached", "launched", "apart", "waited", "resumed"]
     assert [name for name, _ in took] == names, result.all_output
-    *others, launched, apart = (float(us) for _, us in took)
+    *others, launched, apart, waited, resumed = (float(us) for _, us in took)
     # To the second turn of the 400 functions the first was 400 entries ago: cold, but not rare.
-    assert others == pytest.approx([0.46, 5.9, 1.1, 2.1, 101 * 2.1], abs=0.15)
-    assert apart - launched == pytest.approx(7.9, abs=0.15)
+    assert others == pytest.approx([0.43, 11.6, 1.07, 1.9, 101 * 1.9], abs=0.15)
+    assert apart - launched == pytest.approx(13.4, abs=0.15)  # rare after 110 launches
+    assert resumed - waited == pytest.approx(11.6, abs=0.15)
 
 
-RUNS = ("warm", "cold", "warm_ns", "cold_ns", "rare_ns")
+RUNS = ("warm", "cold", "rare", "warm_ns", "cold_ns", "rare_ns", "far_ns")
 COUNTED = """
 import sys, time, torch
 
@@ -171,7 +177,7 @@ def mixed():  # by its functions alone the second leaf is warm
     leaf()
 def plain():
     for other in 2 * others: other()
-def counted(work):  # in the second turn, as a number of four digits for rare, cold and warm each
+def counted(work):  # in the second turn, as a number of four digits for rare or far, cold and warm each
     work()
     begin = time.perf_counter_ns()
     work()
@@ -185,15 +191,15 @@ if __name__ == '__main__':
 
 @pytest.mark.parametrize("what", ["functions", "operators", "mixed"])
 def test_calibration_counts_as_a_run_does(run: Run, tmp_path: Path, what: str) -> None:
-    """Under a host table that makes a time of the counts: 1 ns for what is warm, 10 us for cold, 100 ms for rare."""
+    """Under a host table that makes a time of the counts: 1 ns for what is warm, 10 us for cold, 100 ms for others."""
     script, table = tmp_path / "counted.py", tmp_path / "host.yaml"
     script.write_text(COUNTED)
     ages = {"function": counting.FUNCTION_AGES, "operator": counting.OPERATOR_AGES}
     told = "operator" if what == "operators" else "function"
     lines = ["provenance: {cpu: abacus}"]
-    for kind, (warm, cold) in ages.items():
-        costs = (1, 10_000, 100_000_000) if kind == told else (0, 0, 0)
-        lines.append(f"{kind}: {dict(zip(RUNS, (warm, cold, *costs), strict=True))}")
+    for kind, bounds in ages.items():
+        costs = (1, 10_000, 100_000_000, 100_000_000) if kind == told else (0, 0, 0, 0)
+        lines.append(f"{kind}: {dict(zip(RUNS, (*bounds, *costs), strict=True))}")
     table.write_text("\n".join(lines))
     result = run("--host-table", str(table), "--", "python", str(script), what)
     assert result.code == 0, result.all_output
@@ -208,8 +214,9 @@ def test_calibration_counts_as_a_run_does(run: Run, tmp_path: Path, what: str) -
         for _ in range(2):
             counter.take()
             counter.during(names[work])
-        functions, operators = (found := counter.take())[:3], found[3:6]
-        return functions if told == "function" else operators
+        found = counter.take()
+        warm, cold, rare, far = found[:4] if told == "function" else found[4:8]
+        return warm, cold, rare + far
 
     # What reading the clock enters is in both times of the run.
     work, plain = counted(what), counted("plain")

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,18 @@ class HostTableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What running code costs whose last run was at most ``warm`` ago, at most ``cold``, or more (nanoseconds).
+    """What running code costs whose last run was at most ``warm`` ago, ``cold``, ``rare``, or more (nanoseconds).
 
     An age is what the thread has fetched since: a function or operator that was not warm itself counts one, a launch
-    five, a library call sixty (``interposer/native/core/interpreter.cpp``)."""
+    five, a library call sixty, a wait for a whole device 10,000 (``interposer/native/core/interpreter.cpp``)."""
 
     warm: int
     cold: int
+    rare: int
     warm_ns: int
     cold_ns: int
     rare_ns: int
+    far_ns: int
 
     def conf(self) -> str:
         """As ``server.conf`` has it."""
@@ -144,8 +147,10 @@ def _parse(document: Mapping[str, Any], base: Table | None) -> Table:
         if set(given) != set(wanted):
             raise HostTableError(f"{name}: {given!r}: {', '.join(wanted)} are needed, and no others allowed")
         made = Runs(**{key: _ns(given, key, f"{name}.{key}") for key in wanted})
-        if made.warm > made.cold:
-            raise HostTableError(f"{name}.warm: {made.warm}: at most {name}.cold ({made.cold}) is allowed")
+        for younger, older in pairwise(("warm", "cold", "rare")):
+            least, most = getattr(made, younger), getattr(made, older)
+            if least > most:
+                raise HostTableError(f"{name}.{younger}: {least}: at most {name}.{older} ({most}) is allowed")
         return made
 
     reference_ns = _ns(document, "reference_ns", "reference_ns") if document.get("reference_ns") is not None else None

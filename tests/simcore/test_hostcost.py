@@ -13,7 +13,7 @@ from eidolon_simcore import hostcost
 from eidolon_simcore.profile import reference
 
 ROOT = Path(__file__).parents[2]
-RUNS = {"warm": 10, "cold": 20, "warm_ns": 1, "cold_ns": 2, "rare_ns": 3}
+RUNS = {"warm": 10, "cold": 20, "rare": 30, "warm_ns": 1, "cold_ns": 2, "rare_ns": 3, "far_ns": 4}
 
 
 def test_what_a_table_does_not_name_is_as_in_the_packages_own() -> None:
@@ -21,7 +21,7 @@ def test_what_a_table_does_not_name_is_as_in_the_packages_own() -> None:
     assert table.call_ns("cudaLaunchKernel") == 7
     assert table.call_ns("cudaMalloc") == own.call_ns("cudaMalloc")
     assert (table.operator, table.compiled_entry) == (own.operator, own.compiled_entry)
-    assert table.server_conf() == {"host.function": "10 20 1 2 3", "host.operator": own.operator.conf()}
+    assert table.server_conf() == {"host.function": "10 20 30 1 2 3 4", "host.operator": own.operator.conf()}
     assert hostcost.parse(None) is own
 
 
@@ -42,8 +42,12 @@ def test_the_shims_own_figures_are_those_of_the_package() -> None:
         ({"calls": {"cudaFree": -1}}, "calls.cudaFree: -1: a whole number from 0 on is allowed"),
         ({"calls": {"cudaFree": "5us"}}, "calls.cudaFree: '5us': a whole number from 0 on is allowed"),
         ({"default": True}, "default: True: a whole number from 0 on is allowed"),
-        ({"function": {"warm": 1}}, "function: {'warm': 1}: warm, cold, warm_ns, cold_ns, rare_ns are needed"),
+        (
+            {"function": {"warm": 1}},
+            "function: {'warm': 1}: warm, cold, rare, warm_ns, cold_ns, rare_ns, far_ns are needed",
+        ),
         ({"operator": RUNS | {"cold": 5}}, "operator.warm: 10: at most operator.cold (5) is allowed"),
+        ({"operator": RUNS | {"rare": 19}}, "operator.cold: 20: at most operator.rare (19) is allowed"),
         ({"operator": RUNS | {"rare_ns": 1.5}}, "operator.rare_ns: 1.5: a whole number from 0 on is allowed"),
         ({"reference_ns": 0}, "reference_ns: 0: a whole number of nanoseconds, at least 1, is allowed"),
     ],

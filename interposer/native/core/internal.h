@@ -62,6 +62,7 @@ char thread_state(int tid);    // of the kernel: 'S' sleeps, 'D' waits for a dis
 int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
 void count_launch();           // a launch, copy or set: what the calling thread ran before is older now
 void count_library_call();     // a library's call or a collective: the more so
+void count_device_wait();      // a wait for a whole device: all of it
 class InsideCall {             // the calling thread is inside one of our calls: its rank does not count as idle
 public:
   InsideCall();

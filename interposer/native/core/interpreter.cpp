@@ -7,7 +7,8 @@
 // operator that was not warm itself counts one, a launch five, a library's call sixty, for the code that it takes; what
 // was warm pushes nothing out, however often it runs. So the accessors that ZeRO-3 calls in loops for each parameter
 // stay warm, and the hooks that FSDP runs once a layer in autograd's thread, between library calls, are as cold as on a
-// real host.
+// real host. Who waited for a whole device finds nothing where it was: what a step does first, after such a wait, takes
+// longer than the same in its second layer.
 //
 // Fitted to the times at which eleven traced steps on H100 and H200 launched their kernels, and to the issue times of
 // GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, DeepSpeed and Megatron (docs/costs.md,
@@ -30,26 +31,29 @@
 namespace eidolon {
 namespace {
 
-// What it costs to run code of which the last run, by this thread, was at most `warm` ago, at most `cold`, or more.
-// What is warm ages nothing.
+// What it costs to run code of which the last run, by this thread, was at most `warm` ago, at most `cold`, at most
+// `rare`, or more. What is warm ages nothing.
 struct Costs {
-  uint64_t warm, cold;
-  int64_t warm_ns, cold_ns, rare_ns;
+  uint64_t warm, cold, rare;
+  int64_t warm_ns, cold_ns, rare_ns, far_ns;
 
-  int64_t of(uint64_t ago) const { return ago <= warm ? warm_ns : ago <= cold ? cold_ns : rare_ns; }
+  int64_t of(uint64_t ago) const {
+    return ago <= warm ? warm_ns : ago <= cold ? cold_ns : ago <= rare ? rare_ns : far_ns;
+  }
 };
 // Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
-constexpr Costs kFunction{64, 512, 460, 1100, 5900};
-constexpr Costs kOperator{64, 512, 2100, 7900, 14400}; // whether it launches or not
+constexpr Costs kFunction{64, 512, 8192, 430, 1070, 5600, 11600};
+constexpr Costs kOperator{64, 512, 8192, 1900, 7450, 13400, 16300}; // whether it launches or not
 // How much older they make what ran before.
-constexpr uint64_t kLaunchAge = 5, kLibraryAge = 60;
+constexpr uint64_t kLaunchAge = 5, kLibraryAge = 60, kDeviceWaitAge = 10000;
 
 Costs costs(const char *key, Costs otherwise) {
   const char *text = setting(key);
   Costs c = otherwise;
-  if (text != nullptr && sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNd64, &c.warm, &c.cold,
-                                &c.warm_ns, &c.cold_ns, &c.rare_ns) != 5)
-    fatal("server.conf: %s=%s: two ages and three times in ns are allowed", key, text);
+  if (text != nullptr &&
+      sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, &c.warm, &c.cold,
+             &c.rare, &c.warm_ns, &c.cold_ns, &c.rare_ns, &c.far_ns) != 7)
+    fatal("server.conf: %s=%s: three ages and four times in ns are allowed", key, text);
   return c;
 }
 const Costs &function_costs() {
@@ -191,6 +195,8 @@ static void age(uint64_t by) {
 void count_launch() { age(kLaunchAge); }
 
 void count_library_call() { age(kLibraryAge); }
+
+void count_device_wait() { age(kDeviceWaitAge); }
 
 int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }
 

@@ -296,6 +296,7 @@ Status device_synchronize(int device, uint16_t call) {
   set_current_device(device);
   const auto newest = progress_newest_of(device);
   Reply reply = ask({.kind = Kind::kSyncDevice, .call = call});
+  count_device_wait();
   for (auto [stream, key] : newest)
     progress_ended(stream, key);
   set_current_device(before);

@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import nnls, output, reference
-from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Counter
+from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Counter, idle
 
 STEPS = 41  #: timed, of each model
 WARM_STEPS = 5
 #: What is fitted, in the order of :attr:`Phase.counts`.
 FIGURES = (
-    *("function.warm_ns", "function.cold_ns", "function.rare_ns"),
-    *("operator.warm_ns", "operator.cold_ns", "operator.rare_ns"),
+    *("function.warm_ns", "function.cold_ns", "function.rare_ns", "function.far_ns"),
+    *("operator.warm_ns", "operator.cold_ns", "operator.rare_ns", "operator.far_ns"),
     *("launch", "library"),  # copies and sets count as launches: too few to be told apart
 )
 LAUNCH_CALLS = (
@@ -183,7 +183,7 @@ def measure(name: str, parts: Mapping[str, Callable[[], None]], steps: int = STE
     try:
         for step in range(WARM_STEPS + steps):
             for part, work in parts.items():
-                _idle()
+                idle()
                 begin = time.perf_counter_ns()
                 work()
                 took = time.perf_counter_ns() - begin
@@ -193,17 +193,11 @@ def measure(name: str, parts: Mapping[str, Callable[[], None]], steps: int = STE
         counts: dict[str, tuple[int, ...]] = {}
         for _ in range(2):
             for part, work in parts.items():
-                _idle()
                 counter.during(work)
                 counts[part] = counter.take()
     finally:
         gc.enable()
     return [Phase(f"{name} {part}", counts[part], statistics.median(times[part])) for part in parts]
-
-
-def _idle() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def fit(phases: Sequence[Phase]) -> tuple[list[float], float]:
@@ -229,9 +223,10 @@ def table(phases: Sequence[Phase], provenance: Mapping[str, str], reference_ns: 
     lines = ["# Host cost table, made by `eidolon calibrate host`: nanoseconds.", "provenance:"]
     lines += [f"  {key}: {json.dumps(value)}" for key, value in origin.items()]
     lines.append(f"reference_ns: {reference_ns} # CPU time of the load in eidolon_simcore/profile/reference.py")
-    for kind, (warm, cold) in (("function", FUNCTION_AGES), ("operator", OPERATOR_AGES)):
-        times = ", ".join(f"{age}_ns: {by_name[f'{kind}.{age}_ns']}" for age in ("warm", "cold", "rare"))
-        lines.append(f"{kind}: {{warm: {warm}, cold: {cold}, {times}}}")
+    for kind, bounds in (("function", FUNCTION_AGES), ("operator", OPERATOR_AGES)):
+        ages = dict(zip(("warm", "cold", "rare"), bounds, strict=True))
+        times = {f"{age}_ns": by_name[f"{kind}.{age}_ns"] for age in (*ages, "far")}
+        lines.append(f"{kind}: {{{', '.join(f'{key}: {value}' for key, value in (ages | times).items())}}}")
     lines.append("calls:")
     for figure, names in (("launch", LAUNCH_CALLS), ("library", LIBRARY_CALLS)):
         lines += [f"  {name}: {by_name[figure]}" for name in names]

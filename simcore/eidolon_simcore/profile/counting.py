@@ -1,10 +1,11 @@
 """Counts what the shim counts in a run (``interposer/native/core/interpreter.cpp``), in a process without it.
 
 A function entered and an operator called cost by what the same thread has fetched since it last ran the same one: what
-was not warm itself counts one, a launch :data:`LAUNCH_AGE`, a library call :data:`LIBRARY_AGE`. Entries of functions
-are seen by ``sys.monitoring`` (Python 3.12 on) or ``sys.setprofile`` (3.11, where it sees the calling thread alone: not
-the one in which autograd calls Python); a generator that goes on is one more entry, and what an import does counts
-nothing. Operators, launches and copies are those of PyTorch's profiler; both are put into one order by their times.
+was not warm itself counts one, a launch :data:`LAUNCH_AGE`, a library call :data:`LIBRARY_AGE`, a wait for a whole
+device :data:`DEVICE_WAIT_AGE`. Entries of functions are seen by ``sys.monitoring`` (Python 3.12 on) or
+``sys.setprofile`` (3.11, where it sees the calling thread alone: not the one in which autograd calls Python); a
+generator that goes on is one more entry, and what an import does counts nothing. Operators, launches and copies are
+those of PyTorch's profiler; both are put into one order by their times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -23,10 +25,12 @@ import torch
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
 
-#: At most so long ago: warm, cold; longer ago: rare. All age by one with each function or operator that was not warm.
-FUNCTION_AGES, OPERATOR_AGES = (64, 512), (64, 512)
+#: At most so long ago: warm, cold, rare; longer ago: far. All age by one with each function or operator that was not
+#: warm.
+FUNCTION_AGES, OPERATOR_AGES = (64, 512, 8192), (64, 512, 8192)
 LAUNCH_AGE = 5  #: by how much a launch or a copy ages them
 LIBRARY_AGE = 60  #: by how much a library call does
+DEVICE_WAIT_AGE = 10_000  #: by how much a wait for a whole device does
 #: Operators that are one call of cuBLAS, cuBLASLt or cuDNN; what they launch is part of it.
 LIBRARY = {
     **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"), 1),
@@ -45,12 +49,16 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 
 class Ages:
-    """Runs of code by age: ``warm``, ``cold``, ``rare``, of functions and of operators."""
+    """Runs of code by age: ``warm``, ``cold``, ``rare``, ``far``, of functions and of operators."""
 
-    def __init__(self, functions: tuple[int, int] = FUNCTION_AGES, operators: tuple[int, int] = OPERATOR_AGES) -> None:
+    def __init__(self, functions: Sequence[int] = FUNCTION_AGES, operators: Sequence[int] = OPERATOR_AGES) -> None:
         self._bounds = functions, operators
         self._threads: dict[int, tuple[dict[Any, int], list[int]]] = {}
-        self._counts = [0] * 3, [0] * 3
+        self._counts = self._none()
+
+    def _none(self) -> tuple[list[int], list[int]]:
+        functions, operators = self._bounds
+        return [0] * (len(functions) + 1), [0] * (len(operators) + 1)
 
     def function(self, thread: int, code: Any, *, counts: bool = True) -> None:
         self._run(0, thread, code, counts)
@@ -64,9 +72,12 @@ class Ages:
     def library(self, thread: int, calls: int) -> None:
         self._thread(thread)[1][0] += LIBRARY_AGE * calls
 
+    def device_wait(self, thread: int) -> None:
+        self._thread(thread)[1][0] += DEVICE_WAIT_AGE
+
     def take(self) -> tuple[list[int], list[int]]:
         """Functions and operators by age since the last time."""
-        counts, self._counts = self._counts, ([0] * 3, [0] * 3)
+        counts, self._counts = self._counts, self._none()
         return counts
 
     def _thread(self, thread: int) -> tuple[dict[Any, int], list[int]]:
@@ -74,12 +85,12 @@ class Ages:
 
     def _run(self, kind: int, thread: int, what: Any, counts: bool) -> None:
         last, clock = self._thread(thread)
-        warm, cold = self._bounds[kind]
+        bounds = self._bounds[kind]
         now = clock[0]
-        ago = now - last.get((kind, what), now - cold - 1)
+        ago = now - last.get((kind, what), now - bounds[-1] - 1)
         last[kind, what] = now
-        clock[0] += ago > warm
-        self._counts[kind][0 if ago <= warm else 1 if ago <= cold else 2] += counts
+        clock[0] += ago > bounds[0]
+        self._counts[kind][bisect_left(bounds, ago)] += counts
 
 
 class Entry(NamedTuple):
@@ -166,7 +177,7 @@ def _imports(code: CodeType) -> bool:
 
 class Counter:
     """Counts functions and operators by age, launches (copies and sets are some, too) and library calls of what
-    :meth:`during` runs. Ages go on from one time to the next."""
+    :meth:`during` runs. Ages go on from one time to the next; before each the calling thread waits for the device."""
 
     def __init__(self) -> None:
         self._ages = Ages()
@@ -181,6 +192,7 @@ class Counter:
         with contextlib.suppress(TypeError):  # PyTorch before 2.8: all overloads of a name are one
             options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
         entries = self._functions.entries = []
+        waited = idle()
         with torch.profiler.profile(**options) as seen:
             with torch.profiler.record_function(_BEGIN):
                 begun_ns = time.perf_counter_ns()
@@ -189,6 +201,8 @@ class Counter:
         [begin] = [event for event in events if event.name == _BEGIN and event.device_type == DeviceType.CPU]
         after = [event for event in events if event.time_range.start > begin.time_range.end]
         # Of both clocks the zero; of both ways to count threads the one that is this one's.
+        if waited:
+            self._ages.device_wait(begin.thread)
         zero_us, threads = begun_ns / 1e3 - begin.time_range.start, {threading.get_ident(): begin.thread}
         self.add(
             after,
@@ -219,6 +233,13 @@ class Counter:
         found = *functions, *operators, self._launches, self._library
         self._launches = self._library = 0
         return found
+
+
+def idle() -> bool:
+    """Waits for the device; whether there is one."""
+    if there := torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return there
 
 
 def _within_library(event: Any) -> bool:
