@@ -33,7 +33,7 @@ CLASSES = max(MEMORY, MATRIX, ATTENTION, PLAIN) + 1
 EXPONENT = 0.86
 #: Of time to the clock, by class: ``time ~ f ** -(a + b (1 - f))``; others keep their time. The deeper the clock falls,
 #: the more of it is felt: a step's clock is a mean of clocks that swing by 100 MHz with its parts.
-SENSITIVITY = {MATRIX: (0.42, 0.12), ATTENTION: (0.25, 3.0), PLAIN: (1.0, 0.0)}
+SENSITIVITY = {MATRIX: (0.43, 0.05), ATTENTION: (0.25, 3.0), PLAIN: (1.0, 0.0)}
 #: Power at the greatest clock as a share of the limit. An H100's serve all models but those with figures of their own.
 POWER = {MEMORY: 0.71, MATRIX: 1.42, ATTENTION: 1.19, PLAIN: 0.81}
 OWN_POWER = {"h200-sxm": {MEMORY: 0.73, MATRIX: 1.36, ATTENTION: 1.12, PLAIN: 0.81}}
