@@ -42,8 +42,8 @@ struct Costs {
   }
 };
 // Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
-constexpr Costs kFunction{64, 512, 8192, 430, 1070, 5600, 11600};
-constexpr Costs kOperator{64, 512, 8192, 1900, 7450, 13400, 16300}; // whether it launches or not
+constexpr Costs kFunction{64, 512, 8192, 460, 970, 6800, 15400};
+constexpr Costs kOperator{64, 512, 8192, 1730, 7100, 13600, 13600}; // whether it launches or not
 // How much older they make what ran before.
 constexpr uint64_t kLaunchAge = 5, kLibraryAge = 60, kDeviceWaitAge = 10000;
 
