@@ -27,8 +27,9 @@ import ctypes, json, os, sys
 must = lambda code: code and sys.exit(f"CUDA error {code}")
 memory = ctypes.c_void_p()
 must(ctypes.CDLL("libcudart.so.13").cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(1 << 20)))
-print(json.dumps({name: os.environ[name].split(":") for name in sys.argv[1:]}))
-print("theirs is loaded" if "libutil.so.1" in open("/proc/self/maps").read() else "theirs is not loaded")
+values = json.dumps({name: os.environ[name].split(":") for name in sys.argv[1:]})
+loaded = "theirs is loaded" if "libutil.so.1" in open("/proc/self/maps").read() else "theirs is not loaded"
+os.write(1, f"{values}\\n{loaded}\\n".encode())  # at once: the ranks of a server share its log
 """
 
 
