@@ -142,6 +142,13 @@ struct ThreadRuns {
 thread_local ThreadRuns runs;
 thread_local bool importing = false;
 
+// That the thread runs code now: fetched, unless it was warm.
+Runs::Run fetch(Runs &of, const void *code, const Costs &cost) {
+  const Runs::Run run = of.run(code, runs.now);
+  runs.now += run.ago > cost.warm;
+  return run;
+}
+
 Object *code_of(Frame *frame) {        // borrowed: the frame holds it
   if (python.code_of_frame == nullptr) // 3.11 has no function for it; its layout is final
     return reinterpret_cast<Object *const *>(frame)[4];
@@ -159,13 +166,13 @@ Object *enter(ThreadState *state, Frame *frame, int exception) {
   if (runs_gone || importing)
     return python.evaluate(state, frame, exception);
   Object *code = code_of(frame);
-  const Runs::Run run = runs.functions.run(code, runs.now);
-  runs.now += run.ago > function_costs().warm;
+  const Costs &cost = function_costs();
+  const Runs::Run run = fetch(runs.functions, code, cost);
   if (run.ago == kNever)
     *run.note = imports(code);
   importing = *run.note != 0;
   if (!importing)
-    spent_ns += function_costs().of(run.ago);
+    spent_ns += cost.of(run.ago);
   Object *result = python.evaluate(state, frame, exception);
   importing = false;
   return result;
@@ -182,9 +189,8 @@ template <typename F> bool find(const char *name, F *function) {
 void count_operator(const void *op) {
   if (runs_gone || importing)
     return;
-  const uint64_t ago = runs.operators.run(op, runs.now).ago;
-  runs.now += ago > operator_costs().warm;
-  spent_ns += operator_costs().of(ago);
+  const Costs &cost = operator_costs();
+  spent_ns += cost.of(fetch(runs.operators, op, cost).ago);
 }
 
 static void age(uint64_t by) {
