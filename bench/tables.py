@@ -1,10 +1,11 @@
 """Makes the cost tables that come with the package from profiler traces and published measurements.
 
-    python -m bench.tables --gpu h200 --traces TRACE.json.gz ... --operators operators.parquet ...
+    python -m bench.tables --gpu h200 --traces TRACE.json.gz ... [--add] --operators operators.parquet ...
     python -m bench.tables --gemm gemm_perf.parquet
     python -m bench.tables --gpu h200 --copies operators.parquet
 
 A trace's kernels become points by signature: the mean of those that no collective ran beside (hiccups left out).
+``--add`` keeps the points that the table has: traces then only add signatures that it does not know.
 ``--operators`` takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core
 (Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and
 cuBLAS on an H100; odd row counts beside even ones are left out. ``--copies`` takes copies and sets from what
@@ -34,8 +35,15 @@ from eidolon_simcore.roofline import Analysis, Roofline
 from eidolon_simcore.signature import Signature
 
 TABLES = Path(__file__).parents[1] / "simcore" / "eidolon_simcore" / "data" / "tables"
+KEY = ("kind", "name", "attributes", "operator")
 HICCUP = 4.0
 BESIDE = 0.05  #: share of a kernel's time with a collective beside it that makes it no clean measurement
+
+
+#: Values of :data:`KEY`, in that order.
+Key = tuple[str, ...]
+#: Nanoseconds, and how many launches they are the mean of.
+Point = tuple[float, int]
 
 
 def collectives(path: Path) -> list[tuple[float, float]]:
@@ -67,9 +75,9 @@ def overlap(spans: list[tuple[float, float]], begin: float, end: float) -> float
     return min(1.0, covered / max(1.0, end - begin))
 
 
-def points(traces: Iterable[Path], gpu: Gpu) -> dict[tuple[str, str, str, str], list[float]]:
+def points(traces: Iterable[Path], gpu: Gpu) -> dict[Key, list[float]]:
     """Clean durations at the greatest clock, by (kind, name, attributes, operator)."""
-    found: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    found: dict[Key, list[float]] = defaultdict(list)
     roofline = Roofline(gpu)
     for path in traces:
         busy = collectives(path)
@@ -97,7 +105,7 @@ def step_pace(measured: Iterable[tuple[int, float]], gpu: Gpu, idle: float = 0.0
     return found
 
 
-def _key(signature: Signature, operator: Signature | None) -> tuple[str, str, str, str]:
+def _key(signature: Signature, operator: Signature | None) -> Key:
     parent = ""
     if operator is not None and signature.kind == "kernel":
         parent = json.dumps({"name": operator.name, "attributes": dict(operator.attributes)})
@@ -127,12 +135,19 @@ def mean(ns: list[float]) -> float:
     return statistics.fmean(min(one, bound) for one in ns)
 
 
-def _columns(found: Mapping[tuple[str, str, str, str], list[float]]) -> dict[str, list[Any]]:
-    rows = sorted((key, mean(ns), len(ns)) for key, ns in found.items())
-    columns: dict[str, list[Any]] = {
-        key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "attributes", "operator"))
-    }
+def _columns(found: Mapping[Key, list[float]], known: Mapping[Key, Point] | None = None) -> dict[str, list[Any]]:
+    points = {key: (mean(ns), len(ns)) for key, ns in found.items()} | dict(known or {})
+    rows = sorted((key, *point) for key, point in points.items())
+    columns: dict[str, list[Any]] = {key: [row[0][i] for row in rows] for i, key in enumerate(KEY)}
     return columns | {"ns": [row[1] for row in rows], "count": [row[2] for row in rows]}
+
+
+def _known(name: str) -> tuple[dict[Key, Point], dict[str, str]]:
+    """The points of a table that is there, and what it says of itself."""
+    table = parquet.read_table(TABLES / name)
+    rows = table.to_pylist()
+    about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    return {tuple(row[key] for key in KEY): (row["ns"], row["count"]) for row in rows}, about
 
 
 TRACES = Path(__file__).parent / "truth" / "traces"
@@ -184,6 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", choices=GPUS, default="h100", help="what the traces and operators were measured on")
     parser.add_argument("--traces", type=Path, nargs="*", default=[])
+    parser.add_argument("--add", action="store_true", help="traces add to what the table has")
     parser.add_argument("--operators", type=Path, nargs="*", default=[])
     parser.add_argument(
         "--copies", type=Path, nargs="*", help="of the operator set; those of the traces come with them"
@@ -198,10 +214,16 @@ def main() -> None:
             "clock": "brought to 1,980 MHz from the clock that each step's mix of work gives (eidolon_simcore.clock)",
             "note": arguments.note,
         }
-        columns = _columns(points(arguments.traces, catalogue.gpu(f"{arguments.gpu}-sxm")))
-        _write(f"kernels_{arguments.gpu}.parquet", columns, {**GPUS[arguments.gpu], **SOFTWARE, **provenance})
+        table = f"kernels_{arguments.gpu}.parquet"
+        known: dict[Key, Point] = {}
+        if arguments.add:
+            known, about = _known(table)
+            for key in ("source", "note"):
+                provenance[key] = "; ".join(filter(None, (about[key], provenance[key])))
+        columns = _columns(points(arguments.traces, catalogue.gpu(f"{arguments.gpu}-sxm")), known)
+        _write(table, columns, {**GPUS[arguments.gpu], **SOFTWARE, **provenance})
     if arguments.operators:
-        found: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+        found: dict[Key, list[float]] = defaultdict(list)
         for signature, operator, ns in operator_table.rows(arguments.operators):
             found[_key(signature, operator)].append(ns)
         provenance = {

@@ -1,9 +1,9 @@
 """From a profiler trace of a real GPU to signatures with durations: what tables are made of.
 
 A row is what the shim would have sent for the same work: kernels by name, geometry and operator; a library call
-(GEMM, convolution, attention) as one signature, whose duration is the sum of the kernels that the library launched for
-it and of the gaps between them. Traces are those of PyTorch's profiler with shapes recorded, as ``eidolon profile
-script`` writes them.
+(GEMM, convolution, attention, batch normalisation) as one signature, whose duration is the sum of the kernels that the
+library launched for it and of the gaps between them. Traces are those of PyTorch's profiler with shapes recorded, as
+``eidolon profile script`` writes them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _CONVOLUTION_KERNEL = re.compile(
     r"xmma|cutlass|nvjet|cudnn|implicit|wgrad|dgrad|fprop|splitK|convol|^Memset", re.IGNORECASE
 )
 _ATTENTION = {"aten::_cudnn_attention_forward": "forward", "aten::_cudnn_attention_backward": "backward"}
+_BATCH_NORM = {"aten::cudnn_batch_norm": "norm forward", "aten::cudnn_batch_norm_backward": "norm backward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,8 @@ def _library(
         return _divide(kernels, lambda k: "gemm" if _GEMM_KERNEL.search(k["name"]) else "")
     if name in _ATTENTION:
         return _divide(kernels, lambda k: _ATTENTION[name])
+    if name in _BATCH_NORM:
+        return _divide(kernels, lambda k: _BATCH_NORM[name])
     if name == "aten::cudnn_convolution":
         return _divide(kernels, lambda k: "fprop")
     if name == "aten::convolution_backward":
@@ -283,6 +286,17 @@ def _convolution(direction: str) -> Any:
     return signature
 
 
+def _batch_norm(direction: str, passes: int, flops: int) -> Any:
+    """``passes`` over the tensor and ``flops`` for each element, as the shim counts them (`libs/cudnn_norm.cpp`)."""
+
+    def signature(event: dict[str, Any]) -> Signature:
+        elements = math.prod(event["args"]["Input Dims"][0])
+        facts = {"bytes": passes * elements * _TYPES[event["args"]["Input type"][0]][1], "flops": flops * elements}
+        return Signature("library", f"cudnn:batch_norm_{direction}", facts)
+
+    return signature
+
+
 _SIGNATURES: dict[str, Any] = {
     "gemm": _gemm,
     "forward": _attention("forward"),
@@ -290,4 +304,6 @@ _SIGNATURES: dict[str, Any] = {
     "fprop": _convolution("fprop"),
     "dgrad": _convolution("dgrad"),
     "wgrad": _convolution("wgrad"),
+    "norm forward": _batch_norm("forward", 3, 8),
+    "norm backward": _batch_norm("backward", 5, 12),
 }

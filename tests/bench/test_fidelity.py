@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from bench import tables
 from bench.fidelity import frameworks, traces, truth
@@ -117,33 +119,37 @@ def test_sums_are_by_family_and_by_call() -> None:
 # ---- a trace ---------------------------------------------------------------------------------------------------------
 
 
-def trace(path: Path) -> Path:
+def trace(path: Path, gemm_dur: float = 2, kernel: str = "") -> Path:
     """An optimizer's step, then a copy: a GEMM whose library sets memory, a fill, a reduce-scatter on a stream of its
-    own."""
+    own; and a kernel where its name is given."""
     events: list[dict[str, object]] = []
 
-    def event(cat: str, name: str, ts: float, **args: object) -> None:
-        events.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": 2, "args": args})
+    def event(cat: str, name: str, ts: float, dur: float = 2, **args: object) -> None:
+        events.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args})
 
     def operator(number: int, name: str, **args: object) -> None:
         event("cpu_op", name, number, **{"External id": number}, **args)
 
-    def launch(cat: str, name: str, number: int, issued: float, ts: float, stream: int = 7) -> None:
+    def launch(cat: str, name: str, number: int, issued: float, ts: float, stream: int = 7, dur: float = 2) -> None:
         correlation = len(events)
         event("cuda_runtime", "cudaLaunchKernel", issued, correlation=correlation)
         at = {"External id": number, "correlation": correlation, "stream": stream}
-        event(cat, name, ts, **at, grid=[1, 1, 1], block=[32, 1, 1])
+        event(cat, name, ts, dur, **at, grid=[1, 1, 1], block=[32, 1, 1])
 
     matrices = {"Input Dims": [[4, 8], [8, 16]], "Input Strides": [[8, 1], [16, 1]], "Input type": ["float", "float"]}
     operator(1, "aten::mm", **matrices)
     launch("gpu_memset", "Memset (Device)", 1, issued=10, ts=100)
-    launch("kernel", "nvjet_tst", 1, issued=11, ts=103)
+    launch("kernel", "nvjet_tst", 1, issued=11, ts=103, dur=gemm_dur)
     operator(2, "aten::fill_")
     launch("gpu_memset", "Memset (Device)", 2, issued=12, ts=110)
     launch("kernel", "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 3, 9, 111, 20)
     event("user_annotation", "Optimizer.step#AdamW.step", 15)
     launch("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 4, issued=21, ts=113)
-    path.write_text(json.dumps({"traceEvents": events}))
+    if kernel:
+        operator(5, "aten::add")
+        launch("kernel", kernel, 5, issued=22, ts=130)
+    text = json.dumps({"traceEvents": events})
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
 
@@ -177,6 +183,42 @@ def test_memory_that_a_convolution_sets_is_its_own_and_its_time(tmp_path: Path) 
     dgrad, wgrad = recorded.read(path)
     assert (dgrad.signature.name, dgrad.begin_ns, dgrad.ns) == ("dgrad", 10_000, 4_000 + recorded.INNER_GAP_NS)
     assert (wgrad.signature.name, wgrad.ns) == ("wgrad", 2_000)
+
+
+def test_batch_normalisation_of_cudnn_is_one_call_by_the_bytes_that_the_shim_counts(tmp_path: Path) -> None:
+    """Three passes over 4-byte values forward, five backward (`interposer/native/libs/cudnn_norm.cpp`)."""
+    events: list[dict[str, object]] = []
+    for number, name in ((1, "aten::cudnn_batch_norm"), (2, "aten::cudnn_batch_norm_backward")):
+        arguments = {"External id": number, "Input Dims": [[2, 8, 4, 4], [8]], "Input type": ["float", "float"]}
+        events.append({"ph": "X", "cat": "cpu_op", "name": name, "ts": number, "dur": 1, "args": arguments})
+        for ts, cat, kernel in ((10, "gpu_memset", "Memset (Device)"), (14, "kernel", "cudnn::batchnorm_nhwc<float>")):
+            at = {"External id": number, "stream": 7, "grid": [1, 1, 1], "block": [32, 1, 1]}
+            events.append({"ph": "X", "cat": cat, "name": kernel, "ts": ts + 10 * number, "dur": 2, "args": at})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    forward, backward = recorded.read(path)
+    assert (forward.signature.kind, forward.signature.name) == ("library", "cudnn:batch_norm_forward")
+    assert forward.signature.attributes == {"bytes": 3 * 4 * 256, "flops": 8 * 256}
+    assert forward.ns == 4_000 + recorded.INNER_GAP_NS
+    assert backward.signature.name == "cudnn:batch_norm_backward"
+    assert backward.signature.attributes == {"bytes": 5 * 4 * 256, "flops": 12 * 256}
+
+
+def test_traces_that_are_added_to_a_table_leave_its_points_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*options: str) -> dict[str, tuple[float, int]]:
+        monkeypatch.setattr("sys.argv", ["tables", "--gpu", "h200", *options])
+        tables.main()
+        rows = parquet.read_table(tmp_path / "kernels_h200.parquet").to_pylist()
+        return {row["kind"]: (row["ns"], row["count"]) for row in rows}
+
+    monkeypatch.setattr(tables, "TABLES", tmp_path)
+    first = made("--traces", str(trace(tmp_path / "first.json.gz")))
+    assert first.keys() == {"gemm"}
+    slower = trace(tmp_path / "second.json.gz", gemm_dur=5, kernel="elementwise")
+    assert made("--add", "--traces", str(slower)) == {**first, "kernel": (pytest.approx(2_000), 1)}
+    assert made("--traces", str(slower))["gemm"] > first["gemm"]
 
 
 def test_a_real_step_that_idled_drew_less_and_ran_at_a_higher_clock() -> None:
