@@ -2,7 +2,7 @@
 
 Three kinds of rows, told apart by ``what``:
 
-``graph``   each operation and size, captured many times in one CUDA graph: what NCCL and the wires take
+``graph``   each operation, size and type, captured many times in one CUDA graph: what NCCL and the wires take
 ``issued``  the same one after another from the host; under about 16 MiB that shows how fast a host issues (``ns``), of
             which the calling thread was on a CPU for ``cpu_ns``
 ``memory``  device memory that this rank lost since the row before: to a communicator, to its first operations (NCCL
@@ -25,6 +25,8 @@ CALLS, ROUNDS = 20, 5
 #: Bytes of the whole tensor: powers of two and, between them, three halves of each.
 SIZES = tuple(sorted({1 << p for p in range(10, 31)} | {3 << p for p in range(9, 29)}))
 ISSUED = tuple(1 << p for p in range(10, 31, 2))
+TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+TYPE = "bf16"  #: of the tensors that are issued from the host, and of those that memory is measured with
 
 Work = Callable[[], Any]
 
@@ -39,19 +41,21 @@ def measure() -> Iterator[dict[str, Any]]:
     world = dist.get_world_size()
     try:
         yield memory.row("init", world)
-        operations = _operations(world)
+        operations = _operations(world, TYPE)
         yield from memory.of_operations("first", operations, world)
         group = dist.new_group(list(range(world)))
         dist.barrier(group)
         yield memory.row("second communicator and its barrier", world)
         dist.destroy_process_group(group)
         yield memory.row("its end", world)
+        for kind, dtype in TYPES.items():
+            for name, make in _operations(world, kind).items():
+                for size in SIZES:
+                    if size % (dtype.itemsize * world) == 0:
+                        yield {"what": "graph", **_about(name, size, world, kind), "ns": _in_graph(make(size))}
         for name, make in operations.items():
-            for size in SIZES:
-                if size // 2 % world == 0:
-                    yield {"what": "graph", **_about(name, size, world), "ns": _in_graph(make(size // 2))}
             for size in ISSUED:
-                yield {"what": "issued", **_about(name, size, world), **_from_host(make(size // 2))}
+                yield {"what": "issued", **_about(name, size, world, TYPE), **_from_host(make(size))}
         yield memory.row("all of the above", world)
     finally:
         dist.destroy_process_group()
@@ -78,17 +82,20 @@ class _Memory:
     ) -> Iterator[dict[str, Any]]:
         for name, make in operations.items():
             for size in (1 << 10, 1 << 18, 1 << 26):
-                make(size // 2)()
+                make(size)()
                 yield self.row(f"{prefix} {name} of {size}", world)
 
 
-def _about(name: str, size: int, world: int) -> dict[str, Any]:
-    return {"op": name, "bytes": size, "world": world, "dtype": "bf16"}
+def _about(name: str, size: int, world: int, kind: str) -> dict[str, Any]:
+    return {"op": name, "bytes": size, "world": world, "dtype": kind}
 
 
-def _operations(world: int) -> dict[str, Callable[[int], Work]]:
-    def zeros(count: int) -> torch.Tensor:
-        return torch.zeros(count, dtype=torch.bfloat16, device="cuda")
+def _operations(world: int, kind: str) -> dict[str, Callable[[int], Work]]:
+    """By name what makes an operation of so many bytes."""
+    dtype = TYPES[kind]
+
+    def zeros(size: int) -> torch.Tensor:
+        return torch.zeros(size // dtype.itemsize, dtype=dtype, device="cuda")
 
     def all_reduce(n: int) -> Work:
         x = zeros(n)
