@@ -16,6 +16,8 @@ arguments are run unchanged on as many emulated GPUs as it had; what the script 
 ``--frameworks`` runs `h100_x4_frameworks.jsonl` (:mod:`.frameworks`). Both need `make setup-frameworks` for what is
 TorchTitan's, DeepSpeed's and Megatron's.
 
+``python -m bench.fidelity.predictions`` is for runs on eight GPUs, which nobody has measured yet (:mod:`.predictions`).
+
 All 43 lines of both GPUs take 95 s on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s. ``--subset
 --regressions`` is the short report for CI: three lines, and it fails only where a step time is worse than it was
 (`baseline.json`) by more than a percent of the step.

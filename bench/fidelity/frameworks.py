@@ -24,7 +24,11 @@ RUNS = {"h100": TRUTH / "h100_x4_frameworks.jsonl", "h200": Path(__file__).with_
 FIRST_STEP = 3  #: of those that count, from 1; before it a real machine warms up
 STEPS = 10  #: of TorchTitan
 #: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
-GPU_BOUND = ("llama3-8B-fsdp4",)
+GPU_BOUND = ("llama3-8B-fsdp4", "llama3-8B-fsdp8", "llama3-8B-fsdp2", "llama3-8B-tp2", "llama3-8B-pp2")
+_STEP = 3  #: of those that count, from 1; before it a real machine warms up
+STEPS = 10  #: of TorchTitan
+#: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
+GPU_BOUND = ("llama3-8B-fsdp4", "llama3-8B-fsdp2", "llama3-8B-tp2", "llama3-8B-pp2")
 _STEP = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) ")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -61,7 +65,9 @@ class Line:
 
     @property
     def cwd(self) -> Path:
-        return TRUTH / "frameworks" / "titan" if self.titan else TRUTH / "frameworks"
+        if self.titan:
+            return TRUTH / "frameworks" / "titan"
+        return TRUTH if (TRUTH / self.fields["script"]).exists() else TRUTH / "frameworks"
 
     def cluster(self) -> list[str]:
         """Options of `eidolon run`."""
@@ -90,11 +96,16 @@ class Line:
         if not self.titan:
             printed = re.search(r"RESULT (\{.*\})", output)
             return None if printed is None else _of_result(json.loads(printed[1]))
-        steps = {int(n): (gib, tps) for n, gib, tps in _STEP.findall(_COLOUR.sub("", output))}
+        steps = {int(n): (gib, tps) for n, gib, tps in _STEP.findall(plain(output))}
         if sorted(steps) != list(range(1, STEPS + 1)):
             return None
         in_order = [steps[n] for n in sorted(steps)]
         return _of_steps([float(tps.replace(",", "")) for _, tps in in_order], [float(gib) for gib, _ in in_order])
+
+
+def plain(output: str) -> str:
+    """Output without its colours."""
+    return _COLOUR.sub("", output)
 
 
 def lines(gpu: str = "h100") -> list[Line]:

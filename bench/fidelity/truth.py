@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.fidelity import running
-from eidolon_operator.local import free_port
 
 TRUTH = Path(__file__).parents[1] / "truth"
 #: Real runs by GPU: the H100's are the shared truth, the H200's were measured with its scripts.
@@ -68,8 +67,8 @@ def arguments(line: Line) -> tuple[list[str], list[str]]:
     script = [str(TRUTH / "train.py"), *shlex.split(line.args)]
     if line.world == 1:
         return cluster, ["python", *script]
-    # a port of its own, so that lines can run side by side
-    return cluster, ["torchrun", "--nproc-per-node", str(line.world), "--master-port", str(free_port()), *script]
+    # standalone: a port of its own, so that lines can run side by side
+    return cluster, ["torchrun", "--standalone", "--nproc-per-node", str(line.world), *script]
 
 
 def run(line: Line, limit_s: float) -> Outcome:

@@ -1,0 +1,93 @@
+"""Runs that are predicted before they are measured: how they start, what is kept of them, how both are compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.fidelity import predictions
+from bench.fidelity.predictions import Run
+
+RUNS = {run.name: run for run in predictions.runs("h100")}
+TITAN = RUNS["llama3-8B-fsdp8 x8"]
+ZERO = RUNS["ds.py --stage 3 x8"]
+GPT2 = next(run for name, run in RUNS.items() if "gpt2" in name)
+COLLECTIVES = RUNS["coll_graph.py x8"]
+
+
+def result(**fields: object) -> str:
+    return f"something before\nRESULT {json.dumps(fields)}\n"
+
+
+def test_every_run_is_there_once_and_its_script_as_well() -> None:
+    assert len(RUNS) == 15
+    for run in RUNS.values():
+        assert run.line.cwd.is_dir()
+        if not run.line.titan:
+            assert Path(run.line.command()[0]).is_file()
+
+
+def test_a_real_machine_starts_the_same_command_without_eidolon() -> None:
+    command = ZERO.torchrun()
+    assert command[:4] == ["torchrun", "--standalone", "--nproc-per-node", "8"]
+    assert command[4:] == ZERO.line.command()
+    assert TITAN.torchrun() == TITAN.line.command()  # it has its own torchrun
+
+
+def test_a_line_says_which_run_it_is_of() -> None:
+    (line,) = ZERO.results(result(script="ds.py", args="--stage 3", world=8, step_ms_median=300.0))
+    assert [run.name for run in RUNS.values() if run.mine(line)] == [ZERO.name]
+    (line,) = GPT2.results(result(args=GPT2.fields["args"], world=8, step_ms_median=70.0))  # train.py: no script
+    assert [run.name for run in RUNS.values() if run.mine(line)] == [GPT2.name]
+
+
+def test_torchtitan_is_read_from_its_log_and_only_whole() -> None:
+    step = "step: {:2}  loss:  2.0  grad_norm: 1.0  memory: 70.40GiB(89%)  tps: 7,{:03}  tflops: 456.1  mfu: 46.10%\n"
+    output = "".join(step.format(n, n) for n in range(1, 11))
+    (line,) = TITAN.results(output)
+    assert line["tps"] == [7_000 + n for n in range(1, 11)]
+    assert (line["tflops"][0], line["mfu"][0], line["memory_gib"][0]) == (456.1, 46.1, 70.4)
+    assert TITAN.results(output.partition("\n")[2]) == []
+
+
+def test_what_is_in_the_file_is_not_run_again(tmp_path: Path) -> None:
+    out, started = tmp_path / "predicted" / "h100_x8.jsonl", []
+
+    def run(one: Run) -> tuple[str, str]:
+        started.append(one.name)
+        return (result(script="ds.py", args="--stage 3", world=8), "") if one is ZERO else ("", "out of memory")
+
+    with pytest.raises(SystemExit, match="no result: llama3-8B-fsdp8 x8"):
+        predictions._collect([ZERO, TITAN], out, run)
+    with pytest.raises(SystemExit):
+        predictions._collect([ZERO, TITAN], out, run)
+    assert started == [ZERO.name, TITAN.name, TITAN.name]
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_errors_are_of_the_median_and_of_a_host_bound_run_the_distance_outside_of_what_was_measured() -> None:
+    real = {**GPT2.fields, "step_ms_median": 80.0, "step_ms_min": 70.0, "step_ms_max": 90.0}
+    here = {**GPT2.fields, "step_ms_median": 72.0}
+    (found,) = predictions.compared([GPT2], [here], [{**real, "cpu_issue_ms_median": 40.0}])
+    assert (found.host_bound, found.error) == (False, pytest.approx(-0.1))
+    (found,) = predictions.compared([GPT2], [here], [{**real, "cpu_issue_ms_median": 79.0}])
+    assert (found.host_bound, found.error) == (True, 0.0)
+
+
+def test_collectives_are_compared_size_by_size() -> None:
+    def row(size: int, us: float) -> dict[str, object]:
+        return {**COLLECTIVES.fields, "bytes": size, **dict.fromkeys(predictions.OPERATIONS, us)}
+
+    found = list(predictions.compared([COLLECTIVES], [row(1024, 11.0), row(2048, 9.0)], [row(2048, 10.0)]))
+    assert [one.name for one in found] == [f"{operation} 2048" for operation in predictions.OPERATIONS]
+    assert all(one.collective and one.error == pytest.approx(-0.1) for one in found)
+
+
+@pytest.mark.parametrize("gpu", ["h100"])
+def test_all_runs_were_predicted(gpu: str) -> None:
+    lines = [json.loads(text) for text in (predictions.HERE / f"{gpu}_x8.jsonl").read_text().splitlines()]
+    for run in predictions.runs(gpu):
+        own = [line for line in lines if run.mine(line)]
+        assert len(own) == (21 if run.fields["script"] == predictions.COLLECTIVES else 1), run.name
