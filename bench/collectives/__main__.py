@@ -55,6 +55,7 @@ def tables() -> None:
         chooser = tuner.Tuner.of(catalogue.gpu(gpu))
         points = measured.tables(gpu)
         held: list[float] = []
+        held_8: list[float] = []  #: of them, those of a whole server
         fitted: list[float] = []
         for op in OPS:
             for ranks in (2, 4, 8):
@@ -69,12 +70,14 @@ def tables() -> None:
                     of_split = held if groups[size][0].held_out else fitted
                     if size >= 1024:
                         of_split += [abs(e) for e in errors]
+                        held_8 += [abs(e) for e in errors if of_split is held and ranks == 8]
                     us, model = mean([p.us for p in groups[size]]), mean([c.us for c in told])
                     _row(groups[size][0], us, model, mean(errors), told[-1], "*" if of_split is held else " ")
-        summary.append((gpu, mean(held), max(held), len(held), mean(fitted)))
-    print("\naiconfigurator-core, sizes from 1 KiB to 512 MiB          held out: mean    worst   points   fitted: mean")
-    for gpu, held_mean, worst, count, fitted_mean in summary:
-        print(f"  {gpu:<54} {held_mean:>12.1%} {worst:>8.0%} {count:>8} {fitted_mean:>14.1%}")
+        summary.append((gpu, mean(held), max(held), len(held), mean(held_8), mean(fitted)))
+    title = "aiconfigurator-core, sizes from 1 KiB to 512 MiB"
+    print(f"\n{title:<56} held out: mean    worst   points   8 GPUs   fitted: mean")
+    for gpu, held_mean, worst, count, mean_8, fitted_mean in summary:
+        print(f"  {gpu:<54} {held_mean:>14.1%} {worst:>8.0%} {count:>8} {mean_8:>8.1%} {fitted_mean:>14.1%}")
 
 
 def _choose(chooser: tuner.Tuner, p: Point) -> tuner.Choice:
