@@ -134,7 +134,7 @@ def _simulated(run: Run, limit_s: float, host_memory: str | None) -> tuple[str, 
     site = running.FRAMEWORKS if line.cwd != TRUTH else None  # train.py's own transformers is not the frameworks'
     with tempfile.TemporaryDirectory() as out:
         done = running.run(cluster, line.command(), out=Path(out), limit_s=limit_s, cwd=line.cwd, site=site)
-    return done.out + done.err, done.reason
+    return _whole(done)
 
 
 def _measured(run: Run, limit_s: float) -> tuple[str, str]:
@@ -145,7 +145,12 @@ def _measured(run: Run, limit_s: float) -> tuple[str, str]:
         )
     except subprocess.TimeoutExpired:
         return "", f"no result within {limit_s:.0f} s"
-    return done.stdout + done.stderr, running.Done(done.returncode, done.stdout, done.stderr, 0, {}).reason
+    return _whole(running.Done(done.returncode, done.stdout, done.stderr, 0, {}))
+
+
+def _whole(done: running.Done) -> tuple[str, str]:
+    """What it printed, if it got to its end: half of the collectives would pass for all of them."""
+    return (done.out + done.err if done.code == 0 else ""), done.reason
 
 
 # ---- compared --------------------------------------------------------------------------------------------------------

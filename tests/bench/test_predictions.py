@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from bench.fidelity import predictions
+from bench.fidelity import predictions, running
 from bench.fidelity.predictions import Run
 
 RUNS = {run.name: run for run in predictions.runs("h100")}
@@ -50,6 +51,12 @@ def test_torchtitan_is_read_from_its_log_and_only_whole() -> None:
     assert line["tps"] == [7_000 + n for n in range(1, 11)]
     assert (line["tflops"][0], line["mfu"][0], line["memory_gib"][0]) == (456.1, 46.1, 70.4)
     assert TITAN.results(output.partition("\n")[2]) == []
+
+
+def test_a_run_that_failed_half_way_counts_for_nothing() -> None:
+    half = running.Done(1, result(world=8, bytes=1024), "out of memory", 1.0, {})
+    assert predictions._whole(half) == ("", "exit code 1: out of memory")
+    assert COLLECTIVES.results(predictions._whole(dataclasses.replace(half, code=0))[0])[0]["bytes"] == 1024
 
 
 def test_what_is_in_the_file_is_not_run_again(tmp_path: Path) -> None:
