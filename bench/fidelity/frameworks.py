@@ -25,10 +25,6 @@ FIRST_STEP = 3  #: of those that count, from 1; before it a real machine warms u
 STEPS = 10  #: of TorchTitan
 #: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
 GPU_BOUND = ("llama3-8B-fsdp4", "llama3-8B-fsdp8", "llama3-8B-fsdp2", "llama3-8B-tp2", "llama3-8B-pp2")
-_STEP = 3  #: of those that count, from 1; before it a real machine warms up
-STEPS = 10  #: of TorchTitan
-#: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
-GPU_BOUND = ("llama3-8B-fsdp4", "llama3-8B-fsdp2", "llama3-8B-tp2", "llama3-8B-pp2")
 _STEP = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) ")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
