@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fidelity import predictions, running
+from bench.fidelity import predictions, running, truth
 from bench.fidelity.predictions import Run
 
 RUNS = {run.name: run for run in predictions.runs("h100")}
@@ -92,7 +92,7 @@ def test_collectives_are_compared_size_by_size() -> None:
     assert all(one.collective and one.error == pytest.approx(-0.1) for one in found)
 
 
-@pytest.mark.parametrize("gpu", ["h100"])
+@pytest.mark.parametrize("gpu", truth.RUNS)
 def test_all_runs_were_predicted(gpu: str) -> None:
     lines = [json.loads(text) for text in (predictions.HERE / f"{gpu}_x8.jsonl").read_text().splitlines()]
     for run in predictions.runs(gpu):
