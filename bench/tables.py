@@ -39,7 +39,6 @@ KEY = ("kind", "name", "attributes", "operator")
 HICCUP = 4.0
 BESIDE = 0.05  #: share of a kernel's time with a collective beside it that makes it no clean measurement
 
-
 #: Values of :data:`KEY`, in that order.
 Key = tuple[str, ...]
 #: Nanoseconds, and how many launches they are the mean of.

@@ -18,7 +18,7 @@ TorchTitan's, DeepSpeed's and Megatron's.
 
 ``python -m bench.fidelity.predictions`` is for runs on eight GPUs, which nobody has measured yet (:mod:`.predictions`).
 
-All 43 lines of both GPUs take 95 s on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s. ``--subset
+43 lines of both GPUs took 95 s on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s. ``--subset
 --regressions`` is the short report for CI: three lines, and it fails only where a step time is worse than it was
 (`baseline.json`) by more than a percent of the step.
 """

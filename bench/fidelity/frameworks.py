@@ -25,7 +25,7 @@ FIRST_STEP = 3  #: of those that count, from 1; before it a real machine warms u
 STEPS = 10  #: of TorchTitan
 #: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
 GPU_BOUND = ("llama3-8B-fsdp4", "llama3-8B-fsdp8", "llama3-8B-fsdp2", "llama3-8B-tp2", "llama3-8B-pp2")
-_STEP = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) ")
+_STEP = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) +tflops: +([\d.,]+) +mfu: +([\d.]+)%")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -65,6 +65,11 @@ class Line:
             return TRUTH / "frameworks" / "titan"
         return TRUTH if (TRUTH / self.fields["script"]).exists() else TRUTH / "frameworks"
 
+    @property
+    def site(self) -> Path | None:
+        """The environment that has what it imports; None: the one that is active."""
+        return None if self.cwd == TRUTH else running.FRAMEWORKS
+
     def cluster(self) -> list[str]:
         """Options of `eidolon run`."""
         options = ["--gpus-per-server", str(self.fields["world"]), "--gpu", f"{self.gpu}-sxm"]
@@ -87,21 +92,22 @@ class Line:
             return _of_steps(self.fields["tps"], self.fields["memory_gib"])
         return _of_result(self.fields)
 
+    def printed(self, output: str) -> list[dict[str, Any]]:
+        """The lines, in the form of this one, that the output of a run of :meth:`command` is worth; none: it did not
+        get to its end."""
+        if not self.titan:
+            return [json.loads(text) for text in re.findall(r"RESULT (\{.*\})", output)]
+        found = {int(n): row for n, *row in _STEP.findall(_COLOUR.sub("", output))}
+        if sorted(found) != list(range(1, STEPS + 1)):
+            return []
+        steps = [[float(text.replace(",", "")) for text in found[n]] for n in sorted(found)]
+        gib, tps, tflops, mfu = (list(of) for of in zip(*steps, strict=True))
+        return [{"tps": tps, "tflops": tflops, "mfu": mfu, "memory_gib": gib}]
+
     def read(self, output: str) -> Figures | None:
         """What a run of :meth:`command` printed; None: it did not get to its end."""
-        if not self.titan:
-            printed = re.search(r"RESULT (\{.*\})", output)
-            return None if printed is None else _of_result(json.loads(printed[1]))
-        steps = {int(n): (gib, tps) for n, gib, tps in _STEP.findall(plain(output))}
-        if sorted(steps) != list(range(1, STEPS + 1)):
-            return None
-        in_order = [steps[n] for n in sorted(steps)]
-        return _of_steps([float(tps.replace(",", "")) for _, tps in in_order], [float(gib) for gib, _ in in_order])
-
-
-def plain(output: str) -> str:
-    """Output without its colours."""
-    return _COLOUR.sub("", output)
+        printed = self.printed(output)
+        return Line({**self.fields, **printed[0]}).real() if printed else None
 
 
 def lines(gpu: str = "h100") -> list[Line]:
@@ -112,7 +118,7 @@ def lines(gpu: str = "h100") -> list[Line]:
 def run(line: Line, out: Path, limit_s: float, options: Sequence[str] = ()) -> running.Done:
     """The same on emulated GPUs, with more options of `eidolon run`."""
     cluster = [*line.cluster(), *options]
-    return running.run(cluster, line.command(), out=out, limit_s=limit_s, cwd=line.cwd, site=running.FRAMEWORKS)
+    return running.run(cluster, line.command(), out=out, limit_s=limit_s, cwd=line.cwd, site=line.site)
 
 
 def speed_error(line: Line, here: Figures) -> float:

@@ -17,23 +17,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.fidelity import frameworks, running, truth
+from bench.fidelity.frameworks import Line
 from bench.fidelity.truth import TRUTH
 
 Fields = dict[str, Any]
 
-HERE = Path(__file__).with_name("predicted")
+PREDICTED = Path(__file__).with_name("predicted")
 WORLD = 8
 TRAIN = (
     "--model gpt2 --batch 8 --seq 1024 --mode amp --parallel ddp",
@@ -58,68 +56,52 @@ TITAN = {
 OTHERS = (("mg.py", "--tp 8"), ("mg.py", "--tp 2 --pp 4"), ("ds.py", "--stage 3"))
 COLLECTIVES = "coll_graph.py"
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_STEP = re.compile(r"step: +\d+ .*memory: +([\d.]+)GiB.* tps: +([\d,]+) +tflops: +([\d.,]+) +mfu: +([\d.]+)%")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run: what its lines have in common, and how it starts."""
-
-    fields: Mapping[str, Any]
-    line: frameworks.Line
-
-    @property
-    def name(self) -> str:
-        return f"{self.line.name} x{self.fields['world']}"
-
-    def mine(self, line: Mapping[str, Any]) -> bool:
-        """Whether a line of a file is of this run."""
-        return all(line.get(key) == value for key, value in self.fields.items())
-
-    def torchrun(self) -> list[str]:
-        """The command on a machine that has the GPUs: without Eidolon."""
-        command = self.line.command()
-        if self.line.titan:
-            return command
-        return ["torchrun", "--standalone", "--nproc-per-node", str(self.fields["world"]), *command]
-
-    def results(self, output: str) -> list[Fields]:
-        """The lines that a run's output is worth; none if it did not get to its end."""
-        if not self.line.titan:
-            found = [json.loads(text) for text in re.findall(r"RESULT (\{.*\})", output)]
-            return [{**self.fields, **one} for one in found]
-        steps = [[float(text.replace(",", "")) for text in one] for one in _STEP.findall(frameworks.plain(output))]
-        if len(steps) != frameworks.STEPS:
-            return []
-        gib, tps, tflops, mfu = (list(of) for of in zip(*steps, strict=True))
-        return [{**self.fields, "tps": tps, "tflops": tflops, "mfu": mfu, "memory_gib": gib}]
+def title(line: Line) -> str:
+    """What a run is called here."""
+    return f"{line.name} x{line.fields['world']}"
 
 
-def runs(gpu: str, world: int = WORLD) -> list[Run]:
-    """All of them, those of `train.py` first."""
+def of_run(run: Line, fields: Mapping[str, Any]) -> bool:
+    """Whether a line of a file is of this run."""
+    return all(fields.get(key) == value for key, value in run.fields.items())
+
+
+def torchrun(run: Line) -> list[str]:
+    """The command on a machine that has the GPUs: without Eidolon."""
+    command = run.command()
+    if run.titan:
+        return command
+    return ["torchrun", "--standalone", "--nproc-per-node", str(run.fields["world"]), *command]
+
+
+def runs(gpu: str, world: int = WORLD) -> list[Line]:
+    """All of them, those of `train.py` first: lines of the truth without figures."""
     every: list[Fields] = [{"script": "train.py", "args": arguments} for arguments in TRAIN]
     every += [{"script": script, "args": arguments} for script, arguments in OTHERS]
     every += [{"script": "torchtitan.train", "name": name, "args": arguments} for name, arguments in TITAN.items()]
     every += [{"script": COLLECTIVES, "args": ""}]
-    return [Run({**one, "world": world}, frameworks.Line({**one, "world": world}, gpu)) for one in every]
+    return [Line({**one, "world": world}, gpu) for one in every]
 
 
 # ---- both sides ------------------------------------------------------------------------------------------------------
 
 
-def _collect(chosen: list[Run], out: Path, run: Callable[[Run], tuple[str, str]], jobs: int = 1) -> None:
-    """Adds to a file the lines of all runs that it does not have. ``run`` gives an output, and why it says nothing."""
+def _collect(chosen: list[Line], out: Path, start: Callable[[Line], running.Done], jobs: int = 1) -> None:
+    """Adds to a file the lines of all runs that it does not have."""
     out.parent.mkdir(exist_ok=True)
     there = _lines(out)
-    missing = [one for one in chosen if not any(map(one.mine, there))]
+    missing = [run for run in chosen if not any(of_run(run, fields) for fields in there)]
     failed = []
-    for one, (output, reason) in zip(missing, ThreadPoolExecutor(jobs).map(run, missing), strict=True):
-        found = one.results(output)
+    for run, done in zip(missing, ThreadPoolExecutor(jobs).map(start, missing), strict=True):
+        # half of the collectives would pass for all of them
+        found = run.printed(done.out + done.err) if done.code == 0 else []
         with out.open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in found)
-        print(f"{one.name}: {len(found)} lines" if found else f"{one.name}: failed: {reason}", flush=True)
+            file.writelines(json.dumps({**run.fields, **one}) + "\n" for one in found)
+        print(f"{title(run)}: {len(found)} lines" if found else f"{title(run)}: failed: {done.reason}", flush=True)
         if not found:
-            failed.append(one.name)
+            failed.append(title(run))
     if failed:
         raise SystemExit("no result: " + "; ".join(failed))
 
@@ -128,29 +110,13 @@ def _lines(path: Path) -> list[Fields]:
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
-def _simulated(run: Run, limit_s: float, host_memory: str | None) -> tuple[str, str]:
-    line = run.line
-    cluster = [*line.cluster(), *(["--host-memory", host_memory] if host_memory else [])]
-    site = running.FRAMEWORKS if line.cwd != TRUTH else None  # train.py's own transformers is not the frameworks'
+def _simulated(run: Line, limit_s: float, options: Sequence[str]) -> running.Done:
     with tempfile.TemporaryDirectory() as out:
-        done = running.run(cluster, line.command(), out=Path(out), limit_s=limit_s, cwd=line.cwd, site=site)
-    return _whole(done)
+        return frameworks.run(run, Path(out), limit_s, options)
 
 
-def _measured(run: Run, limit_s: float) -> tuple[str, str]:
-    environment = {**os.environ, "NCCL_NVLS_ENABLE": "0", "HF_HUB_OFFLINE": "1"}
-    try:
-        done = subprocess.run(
-            run.torchrun(), capture_output=True, text=True, timeout=limit_s, env=environment, cwd=run.line.cwd
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"no result within {limit_s:.0f} s"
-    return _whole(running.Done(done.returncode, done.stdout, done.stderr, 0, {}))
-
-
-def _whole(done: running.Done) -> tuple[str, str]:
-    """What it printed, if it got to its end: half of the collectives would pass for all of them."""
-    return (done.out + done.err if done.code == 0 else ""), done.reason
+def _measured(run: Line, limit_s: float) -> running.Done:
+    return running.ended(torchrun(run), limit_s, run.cwd)
 
 
 # ---- compared --------------------------------------------------------------------------------------------------------
@@ -169,28 +135,26 @@ class Compared:
     error: float
 
 
-def compared(chosen: list[Run], predicted: list[Fields], real: list[Fields]) -> Iterator[Compared]:
+def compared(chosen: list[Line], predicted: list[Fields], real: list[Fields]) -> Iterator[Compared]:
     """All that both sides have."""
     for run in chosen:
-        pairs = [
-            (a, b) for a in predicted if run.mine(a) for b in real if run.mine(b) and a.get("bytes") == b.get("bytes")
-        ]
-        for here, there in pairs:
+        ours, theirs = ([fields for fields in of if of_run(run, fields)] for of in (predicted, real))
+        for here, there in ((a, b) for a in ours for b in theirs if a.get("bytes") == b.get("bytes")):
             if run.fields["script"] == COLLECTIVES:
                 for operation in OPERATIONS:
                     name, a, b = f"{operation} {here['bytes']}", here[operation], there[operation]
                     yield Compared(name, True, False, a, b, a / b - 1)
             elif run.fields["script"] == "train.py":
-                line = truth.Line(run.fields["args"], run.fields["world"], run.line.gpu, there)
+                step = truth.Line(run.fields["args"], run.fields["world"], run.gpu, there)
                 a, b = here["step_ms_median"], there["step_ms_median"]
-                yield Compared(run.name, False, line.host_bound, a, b, truth.step_error(line, here))
+                yield Compared(title(run), False, step.host_bound, a, b, truth.step_error(step, here))
             else:
-                a, b = (frameworks.Line(one, run.line.gpu) for one in (here, there))
-                error = frameworks.speed_error(b, a.real())
-                yield Compared(run.name, False, b.host_bound, a.real().speed, b.real().speed, error)
+                told, line = Line(here).real(), Line(there)
+                error = frameworks.speed_error(line, told)
+                yield Compared(title(run), False, line.host_bound, told.speed, line.real().speed, error)
 
 
-def _compare(chosen: list[Run], predicted: Path, real: Path) -> None:
+def _compare(chosen: list[Line], predicted: Path, real: Path) -> None:
     for path in (predicted, real):
         if not path.exists():
             raise SystemExit(f"nothing to compare: {path} is not there")
@@ -198,12 +162,12 @@ def _compare(chosen: list[Run], predicted: Path, real: Path) -> None:
     for one in found:
         bound = "h" if one.host_bound else " "
         print(f"{one.name:<72} {one.predicted:>10.2f} {one.real:>10.2f} {one.error:>+7.1%}{bound}")
-    for title, errors in (
+    for kind, errors in (
         ("collectives", [abs(one.error) for one in found if one.collective]),
         ("steps", [abs(one.error) for one in found if not one.collective]),
     ):
         if errors:
-            print(f"{title}: {len(errors)}, mean error {sum(errors) / len(errors):.1%}, greatest {max(errors):.1%}")
+            print(f"{kind}: {len(errors)}, mean error {sum(errors) / len(errors):.1%}, greatest {max(errors):.1%}")
 
 
 def main() -> None:
@@ -215,7 +179,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=3600, help="real time allowed to one run")
     parser.add_argument("--jobs", type=int, default=1, help="simulated runs side by side")
     parser.add_argument("--host-memory", help="for all ranks of a simulated run together, as of `eidolon run`")
-    parser.add_argument("--out", type=Path, help="the file of `measure`")
+    parser.add_argument("--out", type=Path, help="the file for the lines; `measure` has no other")
     arguments = parser.parse_args()
     chosen = [
         run
@@ -224,14 +188,15 @@ def main() -> None:
     ]
     file = f"{arguments.gpu}_x{arguments.world}.jsonl"
     if arguments.what == "simulate":
-        out = arguments.out or HERE / file
-        _collect(chosen, out, lambda run: _simulated(run, arguments.limit_s, arguments.host_memory), arguments.jobs)
+        out = arguments.out or PREDICTED / file
+        options = ["--host-memory", arguments.host_memory] if arguments.host_memory else []
+        _collect(chosen, out, lambda run: _simulated(run, arguments.limit_s, options), arguments.jobs)
     elif arguments.what == "measure":
         if arguments.out is None:
             sys.exit("measure: --out names the file for its lines, such as bench/truth/h100_x8.jsonl")
         _collect(chosen, arguments.out, lambda run: _measured(run, arguments.limit_s))
     else:
-        _compare(chosen, HERE / file, TRUTH / file)
+        _compare(chosen, PREDICTED / file, TRUTH / file)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,20 @@ class Done:
         return f"exit code {self.code}: {' | '.join(tail)}"
 
 
+def ended(command: Sequence[str], limit_s: float, cwd: Path | None = None, **environment: str) -> Done:
+    """A command as the real runs were started: NVLink multicast off, no downloads. One over its limit is ended."""
+    variables = {**os.environ, "NCCL_NVLS_ENABLE": "0", "HF_HUB_OFFLINE": "1", **environment}
+    began = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=variables, cwd=cwd)
+        code, printed, err = done.returncode, done.stdout, done.stderr
+    except subprocess.TimeoutExpired:
+        code, printed, err = -1, "", f"no result within {limit_s:.0f} s"
+    except FileNotFoundError as error:
+        code, printed, err = 127, "", str(error)
+    return Done(code, printed, err, time.monotonic() - began, {})
+
+
 def run(
     cluster: Sequence[str],
     command: Sequence[str],
@@ -43,19 +57,12 @@ def run(
     cwd: Path | None = None,
     site: Path | None = None,
 ) -> Done:
-    """``eidolon run CLUSTER -- COMMAND``, which leaves its files in ``out``; a run over its limit is ended. ``site``:
-    another environment whose Python the command takes."""
-    # As the real runs were: NVLink multicast off, no downloads.
-    environment = {**os.environ, "NCCL_NVLS_ENABLE": "0", "HF_HUB_OFFLINE": "1"}
+    """``eidolon run CLUSTER -- COMMAND``, which leaves its files in ``out``. ``site``: another environment whose Python
+    the command takes."""
+    environment = {}
     if site is not None:
-        environment |= {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}
-    began = time.monotonic()
+        environment = {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}
     eidolon = [str(Path(sys.executable).with_name("eidolon")), "run", "--out", str(out), *cluster, "--", *command]
-    try:
-        done = subprocess.run(eidolon, capture_output=True, text=True, timeout=limit_s, env=environment, cwd=cwd)
-        code, printed, err = done.returncode, done.stdout, done.stderr
-    except subprocess.TimeoutExpired:
-        code, printed, err = -1, "", f"no result within {limit_s:.0f} s"
+    done = ended(eidolon, limit_s, cwd, **environment)
     written = out / "summary.json"
-    summary = json.loads(written.read_text()) if written.exists() else {}
-    return Done(code, printed, err, time.monotonic() - began, summary)
+    return replace(done, summary=json.loads(written.read_text())) if written.exists() else done

@@ -271,7 +271,8 @@ def test_the_memory_error_is_that_of_the_worst_rank() -> None:
 def test_output_of_a_framework_is_read_with_its_colours() -> None:
     (line,) = (one for one in frameworks.lines() if one.name == "llama3-debug-fsdp4")
     shown = "[rank0]:\x1b[31mstep: {:2}  \x1b[32mloss:  2.0  "
-    shown += "\x1b[38;2;54;234;195mmemory:  1.35GiB(1%)  \x1b[34mtps: 1{:02},000  x"
+    shown += "\x1b[38;2;54;234;195mmemory:  1.35GiB(1%)  \x1b[34mtps: 1{:02},000  "
+    shown += "\x1b[36mtflops: 11.70  \x1b[35mmfu: 1.18%\x1b[39m"
     output = "\n".join(shown.format(step, step) for step in range(1, 11))
     found = line.read(output)
     assert found is not None
