@@ -16,8 +16,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from bench import trace_signatures
 from bench.tables import BESIDE, collectives, overlap
-from eidolon_simcore import recorded, store
+from eidolon_simcore import store
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.costs import LAUNCH_GAP_NS, CostModel, analyse
 from eidolon_simcore.roofline import Roofline
@@ -33,7 +34,7 @@ def rows(path: Path) -> list[Row]:
     busy = collectives(path)
     return [
         (row.signature, row.operator, row.ns)
-        for row in recorded.read(path)
+        for row in trace_signatures.read(path)
         if overlap(busy, row.begin_ns, row.end_ns) < BESIDE
     ]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyarrow import parquet
 
-from eidolon_simcore.recorded import INNER_GAP_NS
+from bench.trace_signatures import INNER_GAP_NS
 from eidolon_simcore.signature import Signature
 
 _CUDA = {"bf16": 14, "fp16": 2, "fp32": 0, "tf32": 0, "fp8": 28}

@@ -26,8 +26,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from bench import operator_table
-from eidolon_simcore import catalogue, published, recorded
+from bench import operator_table, trace_signatures
+from eidolon_simcore import catalogue, published
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.clock import CLASSES, FULL, Pace, pace
 from eidolon_simcore.costs import analyse
@@ -57,7 +57,7 @@ def collectives(path: Path) -> list[tuple[float, float]]:
 
 def idle_ns(path: Path) -> float:
     """Time from a trace's first kernel to its last with no kernel but collectives under way."""
-    spans = sorted((row.begin_ns, row.end_ns) for row in recorded.read(path))
+    spans = sorted((row.begin_ns, row.end_ns) for row in trace_signatures.read(path))
     idle, reached = 0.0, spans[0][0]
     for begin, end in spans:
         idle, reached = idle + max(0.0, begin - reached), max(reached, end)
@@ -80,7 +80,7 @@ def points(traces: Iterable[Path], gpu: Gpu) -> dict[Key, list[float]]:
     roofline = Roofline(gpu)
     for path in traces:
         busy = collectives(path)
-        rows = [row for row in recorded.read(path) if overlap(busy, row.begin_ns, row.end_ns) < BESIDE]
+        rows = [row for row in trace_signatures.read(path) if overlap(busy, row.begin_ns, row.end_ns) < BESIDE]
         classes = [analysis.kind if (analysis := _analysis(roofline, row)) else 0 for row in rows]
         slowdown = step_pace(zip(classes, (row.ns for row in rows), strict=True), gpu, idle_ns(path)).slowdown
         for row, kind in zip(rows, classes, strict=True):
@@ -88,7 +88,7 @@ def points(traces: Iterable[Path], gpu: Gpu) -> dict[Key, list[float]]:
     return found
 
 
-def _analysis(roofline: Roofline, row: recorded.Recorded) -> Analysis | None:
+def _analysis(roofline: Roofline, row: trace_signatures.Recorded) -> Analysis | None:
     return analyse(roofline, row.signature, row.operator)
 
 
@@ -161,7 +161,7 @@ def traced_copies(traces: Iterable[Path]) -> dict[Sort, list[float]]:
     found: dict[Sort, list[float]] = defaultdict(list)
     for path in traces:
         busy = collectives(path)
-        for signature, size, begin, end in recorded.copies(path):
+        for signature, size, begin, end in trace_signatures.copies(path):
             if overlap(busy, begin, end) < BESIDE:
                 pinned = signature.get("pinned", 1)
                 found[signature.kind, signature.name, pinned, size, TRACED].append(end - begin)

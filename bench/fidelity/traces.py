@@ -1,6 +1,6 @@
 """A step as a profiler saw it on a real H100, beside the same step here: launch by launch, call by call, by time.
 
-The real steps are the traces of `bench/truth/traces`; :mod:`eidolon_simcore.recorded` reads them, as it does for the
+The real steps are the traces of `bench/truth/traces`; :mod:`bench.trace_signatures` reads them, as it does for the
 cost tables. The same arguments run here with a recorded timeline, and the last step but one is taken of rank 0. What
 torch launches itself must be the same, one by one and in the order of its stream; of a library call (GEMM,
 convolution, attention, collective) only its kind counts, since which kernels a library takes is its own affair; its
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import trace_signatures
 from bench.fidelity import frameworks, running, truth
-from eidolon_simcore import recorded
 from eidolon_simcore.costs import CROWDED_LANES, CROWDED_NS, LAUNCH_GAP_NS
 from eidolon_simcore.kernels import Launch, traffic
 from eidolon_simcore.naming import display
@@ -135,12 +135,12 @@ def run(name: str, limit_s: float) -> Comparison | running.Done:
 
 def real(path: Path) -> tuple[list[Work], int]:
     """A trace's step in the order in which it was issued, and how much of it came after the optimizer's."""
-    step = recorded.read_step(path)
+    step = trace_signatures.read_step(path)
     late = sum(row.issued_ns > step.marks_ns[-1] for row in step.rows)
     return [_work_of(row) for row in step.rows], late
 
 
-def _work_of(row: recorded.Recorded) -> Work:
+def _work_of(row: trace_signatures.Recorded) -> Work:
     signature = row.signature
     kind = _kind(signature.kind, signature.name)
     name = display(signature) if signature.kind in LAUNCHED else kind

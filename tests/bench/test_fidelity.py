@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from bench import tables
+from bench import tables, trace_signatures
 from bench.fidelity import frameworks, traces, truth
 from bench.fidelity.traces import Work
-from eidolon_simcore import recorded
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.roofline import MATRIX
 
@@ -180,8 +179,8 @@ def test_memory_that_a_convolution_sets_is_its_own_and_its_time(tmp_path: Path) 
         events.append({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": 2, "args": args})
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    dgrad, wgrad = recorded.read(path)
-    assert (dgrad.signature.name, dgrad.begin_ns, dgrad.ns) == ("dgrad", 10_000, 4_000 + recorded.INNER_GAP_NS)
+    dgrad, wgrad = trace_signatures.read(path)
+    assert (dgrad.signature.name, dgrad.begin_ns, dgrad.ns) == ("dgrad", 10_000, 4_000 + trace_signatures.INNER_GAP_NS)
     assert (wgrad.signature.name, wgrad.ns) == ("wgrad", 2_000)
 
 
@@ -196,10 +195,10 @@ def test_batch_normalisation_of_cudnn_is_one_call_by_the_bytes_that_the_shim_cou
             events.append({"ph": "X", "cat": cat, "name": kernel, "ts": ts + 10 * number, "dur": 2, "args": at})
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    forward, backward = recorded.read(path)
+    forward, backward = trace_signatures.read(path)
     assert (forward.signature.kind, forward.signature.name) == ("library", "cudnn:batch_norm_forward")
     assert forward.signature.attributes == {"bytes": 3 * 4 * 256, "flops": 8 * 256}
-    assert forward.ns == 4_000 + recorded.INNER_GAP_NS
+    assert forward.ns == 4_000 + trace_signatures.INNER_GAP_NS
     assert backward.signature.name == "cudnn:batch_norm_backward"
     assert backward.signature.attributes == {"bytes": 5 * 4 * 256, "flops": 12 * 256}
 

@@ -1,9 +1,9 @@
-"""From a profiler trace of a real GPU to signatures with durations: what tables are made of.
+"""Reads a profiler trace of a real GPU as signatures with durations; the cost tables are made of these.
 
-A row is what the shim would have sent for the same work: kernels by name, geometry and operator; a library call
-(GEMM, convolution, attention, batch normalisation) as one signature, whose duration is the sum of the kernels that the
-library launched for it and of the gaps between them. Traces are those of PyTorch's profiler with shapes recorded, as
-``eidolon profile script`` writes them.
+Each row has the signature that the shim would have sent for the same work. A kernel goes by name, geometry and
+operator. A library call (GEMM, convolution, attention, batch normalisation) is one signature, whose duration is the sum
+of the kernels that the library launched for it and of the gaps between them. Traces are those of PyTorch's profiler
+with shapes recorded, as ``eidolon profile script`` writes them.
 """
 
 from __future__ import annotations
