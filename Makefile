@@ -175,6 +175,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/rumdl check --quiet .
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.cpp' '*.h')
 
 # Slow: reads every native source with all its headers.
@@ -185,6 +186,7 @@ tidy: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/rumdl fmt --quiet .
 	$(BIN)/clang-format -i $$(git ls-files '*.c' '*.cpp' '*.h')
 
 # A stock torch where examples/kind.yaml mounts it from, for the Python of the example image. Hard links to uv's cache.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ import yaml
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds/simulatedcluster.yaml")
 CHART: Final = Path("charts/eidolon")
+PROSE_WIDTH: Final = 100  # characters of a line of Markdown, as in pyproject.toml ([tool.rumdl])
 
 Schema = Mapping[str, Any]
 
@@ -91,11 +93,16 @@ def crd_page(crd: Mapping[str, Any]) -> str:
     lines = [
         "# SimulatedCluster",
         "",
-        f"Generated from [{CRD}](../{CRD}) by `make generate`. In a cluster: `kubectl explain simc.spec --recursive`.",
+        *_wrapped(
+            f"Generated from [{CRD}](../{CRD}) by `make generate`. "
+            "In a cluster, `kubectl explain simc.spec --recursive` shows the same."
+        ),
         "",
-        f"`apiVersion: {crd['spec']['group']}/{version['name']}`, `kind: {crd['spec']['names']['kind']}`, "
-        f"short name `{crd['spec']['names']['shortNames'][0]}`. "
-        "This version only ever gains optional fields; none is renamed, removed or given another meaning.",
+        *_wrapped(
+            f"`apiVersion: {crd['spec']['group']}/{version['name']}`, `kind: {crd['spec']['names']['kind']}`, "
+            f"short name `{crd['spec']['names']['shortNames'][0]}`. "
+            "This version only ever gains optional fields. None is renamed, removed or given another meaning."
+        ),
         "",
     ]
     for section in ("spec", "status"):
@@ -109,7 +116,8 @@ def crd_page(crd: Mapping[str, Any]) -> str:
         "Beyond types and bounds, the API server and `eidolon validate` refuse what breaks these:",
         "",
     ]
-    lines += [f"* `{path or 'the object'}`: {message}." for path, message in _rules(schema, "")]
+    for path, message in _rules(schema, ""):
+        lines += _wrapped(f"* `{path or 'the object'}`: {message}.", indent="  ")
     lines += ["", "## Columns of `kubectl get simc`", "", "| column | what it shows |", "|---|---|"]
     lines += [
         f"| {column['name']} | {_cell(column.get('description', column['jsonPath']))} |"
@@ -162,6 +170,11 @@ def _rules(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
         yield from _rules(schema["additionalProperties"], f"{path}.*")
 
 
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    """Lines of prose as long as Markdown allows here; all but the first are indented."""
+    return textwrap.wrap(text, PROSE_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -201,7 +214,9 @@ def values_page(text: str, schema: Schema) -> str:
     lines = [
         "# Values of the Helm chart",
         "",
-        f"Generated from [{CHART}/values.yaml](../{CHART}/values.yaml) by `make generate`. Each value may be null.",
+        *_wrapped(
+            f"Generated from [{CHART}/values.yaml](../{CHART}/values.yaml) by `make generate`. Each value may be null."
+        ),
         "",
         "| value | type | default | meaning |",
         "|---|---|---|---|",
