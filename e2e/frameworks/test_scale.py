@@ -9,7 +9,7 @@ import pytest
 from e2e.frameworks.conftest import Train
 from e2e.frameworks.test_examples import plain
 from e2e.runs import REPOSITORY, Result
-from eidolon_operator.local import machine_memory
+from eidolon_operator.machine import machine_memory
 
 pytestmark = pytest.mark.slow
 TITAN = REPOSITORY / "bench" / "truth" / "frameworks" / "titan"

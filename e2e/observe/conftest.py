@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from e2e.observe.prometheus import Prometheus, serve
-from eidolon_operator.local import free_port
+from eidolon_operator.machine import free_port
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from eidolon_operator.local import free_port
+from eidolon_operator.machine import free_port
 
 CHART = Path(__file__).parents[2] / "charts" / "eidolon"
 BOARDS = sorted((CHART / "dashboards").glob("*.json"))

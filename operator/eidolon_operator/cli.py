@@ -18,6 +18,7 @@ from typing import Any, Final
 from eidolon_operator import plan as planning
 from eidolon_operator import report, units
 from eidolon_operator import spec as specs
+from eidolon_operator.machine import RunError
 from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
 
@@ -218,7 +219,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
             endpoints=local.Endpoints(options.metrics, options.dcgm),
             host_memory_bytes=host_memory_bytes,
         )
-    except local.RunError as error:
+    except RunError as error:
         _complain(str(error))
         return error.exit_code
     if outcome.summary is not None and outcome.summary["ranks"]:

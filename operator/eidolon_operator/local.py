@@ -17,40 +17,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import importlib.resources
-import importlib.util
 import json
 import os
-import shutil
 import signal
-import socket
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from eidolon_interposer.serverdir import write_server_conf
-from eidolon_operator import diagnosis, live, processes
+from eidolon_operator import diagnosis, launching, live, machine, processes
 from eidolon_operator.console import Console
+from eidolon_operator.machine import LOOPBACK, RunError
 from eidolon_operator.plan import Plan
-from eidolon_operator.spec import Spec, Workload
+from eidolon_operator.spec import Spec
 
 READY_TIMEOUT_S: Final = 60.0  # for the core to listen, for an agent to be welcomed
 GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
 DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
-NOT_FOUND: Final = 127
 _FOR_EVER_S: Final = 10.0 * 365 * 86_400
-
-
-class RunError(Exception):
-    """The run cannot start or go on; the message is one line for the user."""
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +85,23 @@ def run(
     """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary.
 
     ``host_memory_bytes``: what all ranks together may take of this machine's memory by large allocations; a rank that
-    would exceed it waits until another frees (:func:`default_host_memory` unless given).
+    would exceed it waits until another frees (:func:`machine.default_host_memory` unless given).
     """
-    command = workload_command(spec.workload)
+    command = machine.workload_command(spec.workload)
     out.mkdir(parents=True, exist_ok=True)
     processes.become_subreaper()
-    scratch = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-    remove_stale(scratch)
+    scratch = machine.scratch_directory()
+    machine.remove_stale(scratch)
     if not null_core:
-        _check_space(scratch, plan)
+        machine.check_space(scratch, plan)
     try:
         with contextlib.ExitStack() as stack:
             servers = [
-                _Server(index, stack.enter_context(server_directory(scratch, index))) for index in range(spec.servers)
+                _Server(index, stack.enter_context(machine.server_directory(scratch, index)))
+                for index in range(spec.servers)
             ]
-            budget = default_host_memory() if host_memory_bytes is None else host_memory_bytes
-            plan = plan.with_server_conf(_share_host_memory(servers[0].directory, budget))
+            budget = machine.default_host_memory() if host_memory_bytes is None else host_memory_bytes
+            plan = plan.with_server_conf(machine.share_host_memory(servers[0].directory, budget))
             local = _LocalRun(spec, plan, command, out, servers, endpoints or Endpoints(), null_core=null_core)
             try:
                 return asyncio.run(local.run())
@@ -121,56 +109,6 @@ def run(
                 processes.reap_orphans()
     except OSError as error:
         raise RunError(f"{error.filename or out}: {error.strerror or error}") from error
-
-
-def machine_memory() -> int:
-    """The memory of this machine, or what this process's control group may use of it, in bytes."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total
-
-
-def default_host_memory() -> int:
-    """80 % of :func:`machine_memory`, in bytes."""
-    return machine_memory() * 4 // 5
-
-
-def _share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
-    """Settings of every server: all their ranks share the machine, so they share one account of it."""
-    accounts = scratch / "host-memory"
-    accounts.mkdir()
-    return {"host_memory.bytes": str(budget_bytes), "host_memory.dir": str(accounts)}
-
-
-@contextlib.contextmanager
-def server_directory(scratch: Path, index: int) -> Iterator[Path]:
-    """A directory for one emulated server, locked by this process for as long as it is in use."""
-    path = Path(tempfile.mkdtemp(prefix="eidolon-", suffix=f"-{index}", dir=scratch))
-    try:
-        with (path / ".owner").open("w") as owner:
-            fcntl.flock(owner, fcntl.LOCK_EX)
-            (path / ".owner").rename(path / "owner")  # only now does it count: see remove_stale
-            yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def remove_stale(scratch: Path) -> None:
-    """Removes what runs left that were killed outright: directories whose owner holds its lock no more."""
-    for owner in scratch.glob("eidolon-*/owner"):
-        with contextlib.suppress(OSError), owner.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(owner.parent)
-
-
-def _check_space(scratch: Path, plan: Plan) -> None:
-    """Rings are mapped, so that a full memory file system is a bus error in the workload: better told before."""
-    needed, free = plan.ring_bytes * plan.spec.world, shutil.disk_usage(scratch).free
-    if needed > free:
-        raise RunError(
-            f"the rings of {plan.spec.world} ranks need {needed >> 20} MiB in {scratch}; {free >> 20} MiB are free"
-        )
 
 
 class _LocalRun:
@@ -198,7 +136,7 @@ class _LocalRun:
         self._interrupted: signal.Signals | None = None
         self._hurry = asyncio.Event()
         self._late: str | None = None
-        self._master_port = free_port()
+        self._master_port = machine.free_port()
 
     async def run(self) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -246,7 +184,7 @@ class _LocalRun:
     async def _start_core(self, plan_file: Path) -> str:
         for stale in ("summary.json", "progress.jsonl"):
             (self._out / stale).unlink(missing_ok=True)
-        command = [*_python("eidolon_simcore"), "--plan", str(plan_file), "--listen", "127.0.0.1:0"]
+        command = [*_python(launching.CORE_MODULE), "--plan", str(plan_file), "--listen", f"{LOOPBACK}:0"]
         command += self._endpoints.arguments()
         self._core, line = await self._start_service(
             "simulation core", [*command, "--out", str(self._out)], self._out / "core.log", "listening "
@@ -254,7 +192,7 @@ class _LocalRun:
         return line.split()[1]
 
     async def _start_agent(self, server: _Server, plan_file: Path, address: str) -> None:
-        command = [*_python("eidolon_interposer.agent"), "--plan", str(plan_file), "--server", str(server.index)]
+        command = [*_python(launching.AGENT_MODULE), "--plan", str(plan_file), "--server", str(server.index)]
         server.agent, _ = await self._start_service(
             f"agent of server {server.index}",
             [*command, "--dir", str(server.directory), "--core", address],
@@ -290,17 +228,14 @@ class _LocalRun:
         return process, text
 
     async def _start_workload(self, server: _Server) -> None:
-        launch = importlib.resources.files("eidolon_interposer") / "bin" / "launch"
+        launch = importlib.resources.files("eidolon_interposer") / launching.LAUNCH
         if not launch.is_file():
             raise RunError(f"this installation of eidolon is incomplete: {launch} is missing")
-        command = [str(launch), "--dir", str(server.directory)]
-        if self._spec.workload.launcher == "plain":
-            ranks = self._spec.workload.ranks_per_server
-            command += ["--ranks", str(ranks), "--first-rank", str(server.index * ranks)]
+        command = [str(launch), "--dir", str(server.directory), *launching.rank_options(self._spec, server.index)]
         directory = self._spec.workload.working_dir
         server.workload = await processes.start(
             [*command, "--", *self._command],
-            env=workload_environment(self._spec, server.index, self._master_port, os.environ),
+            env=machine.workload_environment(self._spec, server.index, self._master_port, os.environ),
             cwd=Path(directory) if directory else None,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -334,7 +269,7 @@ class _LocalRun:
         elif failure is None and not ended:
             failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
         if summary is not None and summary["ranks"] == 0 and not self._interrupted and not self._late:
-            environment = workload_environment(self._spec, 0, self._master_port, os.environ)
+            environment = machine.workload_environment(self._spec, 0, self._master_port, os.environ)
             failure = diagnosis.no_rank(self._command, environment)
         return self._outcome(code, summary, failure)
 
@@ -461,76 +396,12 @@ async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
         yield [json.loads(line) for line in lines]
 
 
-def workload_command(workload: Workload) -> list[str]:
-    """The command of one emulated server as it is handed to the launcher, its program resolved."""
-    command = list(workload.command)
-    if workload.launcher == "torchrun":
-        command = ["python", "-m", "torch.distributed.run", *command]
-    found = shutil.which(command[0], path=_search_path(dict(workload.env), os.environ))
-    if found is None:
-        reason = "is not executable" if Path(command[0]).is_file() else "is not found"
-        raise RunError(f"workload: {command[0]!r} {reason}", NOT_FOUND)
-    return [str(Path(found).absolute()), *command[1:]]
-
-
-def workload_environment(spec: Spec, server: int, master_port: int, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of the workload on one emulated server."""
-    ranks = spec.workload.ranks_per_server
-    own = dict(spec.workload.env)
-    environment = {
-        # All emulated servers share this machine's loopback and its host name, which may not resolve.
-        "GLOO_SOCKET_IFNAME": "lo",
-        # Output goes through a pipe: without this, a line would show when 8 KiB are full.
-        "PYTHONUNBUFFERED": "1",
-        # A torch that no plugin was shipped for gets one compiled, once.
-        "EIDOLON_PLUGIN_BUILD": "1",
-        **{key: value for key, value in inherited.items() if not key.startswith("EIDOLON_")},
-        "PET_NNODES": str(spec.servers),
-        "PET_NODE_RANK": str(server),
-        "PET_NPROC_PER_NODE": str(ranks),
-        "PET_MASTER_ADDR": "127.0.0.1",
-        "PET_MASTER_PORT": str(master_port),
-    }
-    if spec.workload.launcher == "plain":
-        # The launcher adds LOCAL_RANK and RANK to each of its processes.
-        environment |= {
-            "WORLD_SIZE": str(spec.world),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "GROUP_RANK": str(server),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(master_port),
-        }
-    return {**environment, **own, "PATH": _search_path(own, inherited)}
-
-
-def _search_path(own: Mapping[str, str], inherited: Mapping[str, str]) -> str:
-    """PATH of the workload.
-
-    ``.venv/bin/eidolon run -- torchrun train.py`` means the torch of ``.venv``, as if that environment were active: the
-    directory of our own Python comes first if it has a torch, unless the user has activated another environment or
-    gives a PATH. Else it comes last, and hides nothing.
-    """
-    given = own.get("PATH", inherited.get("PATH", os.defpath))
-    ours = str(Path(sys.executable).parent)
-    chosen = "PATH" in own or inherited.get("VIRTUAL_ENV") or inherited.get("CONDA_PREFIX")
-    first = not chosen and importlib.util.find_spec("torch") is not None
-    return os.pathsep.join([ours, given] if first else [given, ours])
-
-
 def _service_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("EIDOLON_", "LD_PRELOAD"))}
 
 
 def _python(module: str) -> list[str]:
     return [sys.executable, "-m", module]
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that nobody listened on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _ended(server: _Server) -> bool:

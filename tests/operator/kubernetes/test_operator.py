@@ -17,7 +17,7 @@ from test_handlers import LIMIT_S, server
 
 from eidolon_operator.kubernetes.__main__ import operate
 from eidolon_operator.kubernetes.client import Api, objects_path
-from eidolon_operator.local import free_port
+from eidolon_operator.machine import free_port
 
 __all__ = ["server"]
 

@@ -1,4 +1,4 @@
-"""What the local backend hands to the workload. Whole runs are in e2e/local."""
+"""What the machine of a local run gives to the workload. Whole runs are in e2e/local."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eidolon_operator import local
+from eidolon_operator import machine
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
 
@@ -25,7 +25,7 @@ def make(**workload: Any) -> specs.Spec:
 
 
 def environment(spec: specs.Spec, server: int = 1, **inherited: str) -> dict[str, str]:
-    return local.workload_environment(spec, server, 29500, {"PATH": "/bin", "VIRTUAL_ENV": "/v", **inherited})
+    return machine.workload_environment(spec, server, 29500, {"PATH": "/bin", "VIRTUAL_ENV": "/v", **inherited})
 
 
 def test_torchrun_finds_its_environment() -> None:
@@ -77,7 +77,7 @@ def test_programs_are_those_of_our_environment_unless_the_user_chose_another(
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
 
     def found(**workload: Any) -> str:
-        return local.workload_command(make(command=["python", "t.py"], **workload).workload)[0]
+        return machine.workload_command(make(command=["python", "t.py"], **workload).workload)[0]
 
     assert found() == ours
     assert found(env=[{"name": "PATH", "value": str(tmp_path)}]) == str(theirs)
@@ -94,33 +94,33 @@ def test_programs_are_those_of_our_environment_unless_the_user_chose_another(
 
 
 def test_the_torchrun_launcher_wraps_the_command() -> None:
-    command = local.workload_command(make(command=["train.py", "--x"], launcher="torchrun").workload)
+    command = machine.workload_command(make(command=["train.py", "--x"], launcher="torchrun").workload)
     assert command[1:] == ["-m", "torch.distributed.run", "train.py", "--x"]
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(local.RunError, match="workload: 'trainx' is not found") as caught:
-        local.workload_command(make(command=["trainx"]).workload)
+    with pytest.raises(machine.RunError, match="workload: 'trainx' is not found") as caught:
+        machine.workload_command(make(command=["trainx"]).workload)
     assert caught.value.exit_code == 127
     file = tmp_path / "train.sh"
     file.touch()
-    with pytest.raises(local.RunError, match=r"train.sh' is not executable"):
-        local.workload_command(make(command=[str(file)]).workload)
+    with pytest.raises(machine.RunError, match=r"train.sh' is not executable"):
+        machine.workload_command(make(command=[str(file)]).workload)
 
 
 def test_rings_that_do_not_fit_are_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
-    with pytest.raises(local.RunError, match=r"the rings of 8 ranks need \d+ MiB in "):
-        local._check_space(tmp_path, planning.build(make(), source="test"))
+    with pytest.raises(machine.RunError, match=r"the rings of 8 ranks need \d+ MiB in "):
+        machine.check_space(tmp_path, planning.build(make(), source="test"))
 
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    with local.server_directory(tmp_path, 0) as used:
+    with machine.server_directory(tmp_path, 0) as used:
         stale = tmp_path / "eidolon-stale-0"
         (stale / "ranks").mkdir(parents=True)
         (stale / "owner").touch()
         foreign = tmp_path / "eidolon-foreign"
         foreign.mkdir()
-        local.remove_stale(tmp_path)
+        machine.remove_stale(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted([used, foreign])
     assert list(tmp_path.iterdir()) == [foreign]

@@ -1,0 +1,59 @@
+"""The processes of a run, as both backends start them: programs, files, and how ranks find each other.
+
+A local run and a run in Kubernetes start the same core, agents and launcher. They differ in where, and so in addresses
+and paths; what they share stands here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from eidolon_operator.spec import Spec, Workload
+
+# What is started with ``python -m``.
+CORE_MODULE: Final = "eidolon_simcore"
+AGENT_MODULE: Final = "eidolon_interposer.agent"
+INSTALL_MODULE: Final = "eidolon_interposer.install"
+_TORCHRUN_MODULE: Final = "torch.distributed.run"
+
+#: The launcher, below the directory that the shim is installed in.
+LAUNCH: Final = "bin/launch"
+
+
+def workload_command(workload: Workload, python: str) -> list[str]:
+    """The command of one emulated server, under torchrun if the spec asks for it; ``python`` is the interpreter."""
+    command = list(workload.command)
+    return [python, "-m", _TORCHRUN_MODULE, *command] if workload.launcher == "torchrun" else command
+
+
+def rank_options(spec: Spec, server: int) -> list[str]:
+    """The launcher's options that make it start every rank of a server by itself, if the spec asks for that."""
+    if spec.workload.launcher != "plain":
+        return []
+    ranks = spec.workload.ranks_per_server
+    return ["--ranks", str(ranks), "--first-rank", str(server * ranks)]
+
+
+def rendezvous(spec: Spec, server: int, master: str, port: int) -> dict[str, str]:
+    """Environment variables by which the ranks of a server find the others; server 0 listens at ``master:port``.
+
+    ``PET_*`` is what torchrun reads. Ranks that the launcher starts get the variables of ``torch.distributed``; the
+    launcher adds ``LOCAL_RANK`` and ``RANK`` to each.
+    """
+    ranks = str(spec.workload.ranks_per_server)
+    found = {
+        "PET_NNODES": str(spec.servers),
+        "PET_NODE_RANK": str(server),
+        "PET_NPROC_PER_NODE": ranks,
+        "PET_MASTER_ADDR": master,
+        "PET_MASTER_PORT": str(port),
+    }
+    if spec.workload.launcher == "plain":
+        found |= {
+            "WORLD_SIZE": str(spec.world),
+            "LOCAL_WORLD_SIZE": ranks,
+            "GROUP_RANK": str(server),
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(port),
+        }
+    return found

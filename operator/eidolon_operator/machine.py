@@ -1,0 +1,146 @@
+"""What a local run takes of the machine it is on: memory, directories for its servers, a port, programs.
+
+Directories of servers lie in a memory file system, because the rings in them are mapped. Each is locked by the run that
+made it, so that the next run can tell those that a killed run has left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from eidolon_operator import launching
+from eidolon_operator.plan import Plan
+from eidolon_operator.spec import Spec, Workload
+
+NOT_FOUND: Final = 127  #: exit code of a run whose program does not exist, as a shell has it
+LOOPBACK: Final = "127.0.0.1"
+
+
+class RunError(Exception):
+    """The run cannot start or go on; the message is one line for the user."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+# -- memory and directories --------------------------------------------------------------------------------------------
+
+
+def scratch_directory() -> Path:
+    """Where directories of servers go: a file system in memory, or the one for temporary files if there is none."""
+    return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+
+
+def machine_memory() -> int:
+    """The memory of this machine, or what this process's control group may use of it, in bytes."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
+
+
+def default_host_memory() -> int:
+    """80 % of :func:`machine_memory`, in bytes."""
+    return machine_memory() * 4 // 5
+
+
+def share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
+    """Settings of every server: all their ranks share the machine, so they share one account of it."""
+    accounts = scratch / "host-memory"
+    accounts.mkdir()
+    return {"host_memory.bytes": str(budget_bytes), "host_memory.dir": str(accounts)}
+
+
+@contextlib.contextmanager
+def server_directory(scratch: Path, index: int) -> Iterator[Path]:
+    """A directory for one emulated server, locked by this process for as long as it is in use."""
+    path = Path(tempfile.mkdtemp(prefix="eidolon-", suffix=f"-{index}", dir=scratch))
+    try:
+        with (path / ".owner").open("w") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            (path / ".owner").rename(path / "owner")  # only now does it count: see remove_stale
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_stale(scratch: Path) -> None:
+    """Removes what runs left that were killed outright: directories whose owner holds its lock no more."""
+    for owner in scratch.glob("eidolon-*/owner"):
+        with contextlib.suppress(OSError), owner.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent)
+
+
+def check_space(scratch: Path, plan: Plan) -> None:
+    """Rings are mapped, so that a full memory file system is a bus error in the workload: better told before."""
+    needed, free = plan.ring_bytes * plan.spec.world, shutil.disk_usage(scratch).free
+    if needed > free:
+        raise RunError(
+            f"the rings of {plan.spec.world} ranks need {needed >> 20} MiB in {scratch}; {free >> 20} MiB are free"
+        )
+
+
+# -- the workload ------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listened on just now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def workload_command(workload: Workload) -> list[str]:
+    """The command of one emulated server as it is handed to the launcher, its program resolved.
+
+    Raises :class:`RunError` if there is no such program.
+    """
+    command = launching.workload_command(workload, "python")
+    found = shutil.which(command[0], path=_search_path(dict(workload.env), os.environ))
+    if found is None:
+        reason = "is not executable" if Path(command[0]).is_file() else "is not found"
+        raise RunError(f"workload: {command[0]!r} {reason}", NOT_FOUND)
+    return [str(Path(found).absolute()), *command[1:]]
+
+
+def workload_environment(spec: Spec, server: int, master_port: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of the workload on one emulated server."""
+    own = dict(spec.workload.env)
+    environment = {
+        # All emulated servers share this machine's loopback and its host name, which may not resolve.
+        "GLOO_SOCKET_IFNAME": "lo",
+        # Output goes through a pipe: without this, a line would show when 8 KiB are full.
+        "PYTHONUNBUFFERED": "1",
+        # A torch that no plugin was shipped for gets one compiled, once.
+        "EIDOLON_PLUGIN_BUILD": "1",
+        **{key: value for key, value in inherited.items() if not key.startswith("EIDOLON_")},
+        **launching.rendezvous(spec, server, LOOPBACK, master_port),
+    }
+    return {**environment, **own, "PATH": _search_path(own, inherited)}
+
+
+def _search_path(own: Mapping[str, str], inherited: Mapping[str, str]) -> str:
+    """PATH of the workload.
+
+    ``.venv/bin/eidolon run -- torchrun train.py`` means the torch of ``.venv``, as if that environment were active: the
+    directory of our own Python comes first if it has a torch, unless the user has activated another environment or
+    gives a PATH. Else it comes last, and hides nothing.
+    """
+    given = own.get("PATH", inherited.get("PATH", os.defpath))
+    ours = str(Path(sys.executable).parent)
+    chosen = "PATH" in own or inherited.get("VIRTUAL_ENV") or inherited.get("CONDA_PREFIX")
+    first = not chosen and importlib.util.find_spec("torch") is not None
+    return os.pathsep.join([ours, given] if first else [given, ours])
