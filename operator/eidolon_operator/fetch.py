@@ -23,12 +23,13 @@ from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from eidolon_operator.kubernetes.naming import GROUP, HTTP_PORT, PLURAL, VERSION, core_name
+
 if TYPE_CHECKING:
     from kubernetes import client as kube
 
-GROUP, VERSION, PLURAL = "eidolon.dev", "v1alpha1", "simulatedclusters"
-PORT: Final = 8080
-KINDS: Final = ("simc", "simulatedcluster", "simulatedclusters", "simulatedclusters.eidolon.dev")
+#: Words for the kind of object, as kubectl takes them.
+KINDS: Final = ("simc", "simulatedcluster", PLURAL, f"{PLURAL}.{GROUP}")
 PIECE_BYTES: Final = 4 << 20
 TRIES: Final = 3  #: of each piece
 _LIST_LIMIT_BYTES: Final = 16 << 20
@@ -124,7 +125,7 @@ class _Connection(http.client.HTTPConnection):
     """HTTP over a socket that someone else opens."""
 
     def __init__(self, connect: Connect, timeout_s: float) -> None:
-        super().__init__("core", PORT, timeout=timeout_s)
+        super().__init__("core", HTTP_PORT, timeout=timeout_s)
         self._open = connect
 
     def connect(self) -> None:
@@ -182,17 +183,17 @@ class Core:
                 self._pods.connect_get_namespaced_pod_portforward,
                 self._pod,
                 self.namespace,
-                ports=str(PORT),
+                ports=str(HTTP_PORT),
                 _request_timeout=self._timeout_s,
             )
         except ApiException as error:
             raise OSError(f"no port forwarding to pod {self._pod}: {_first_line(error)}") from error
-        connection: socket.socket = forward.socket(PORT)
+        connection: socket.socket = forward.socket(HTTP_PORT)
         return connection
 
     @property
     def _pod(self) -> str:
-        return f"{self.name}-core"
+        return core_name(self.name)
 
     def _read_object(self) -> dict[str, Any]:
         with _api_errors(f"simc {self.name} in namespace {self.namespace}"):

@@ -154,6 +154,14 @@ def object_schema() -> Mapping[str, Any]:
     return found
 
 
+def default(path: str) -> Any:
+    """The CRD's default of a field of the spec, such as ``workload.launcher``. Raises KeyError if it has none."""
+    schema = object_schema()["properties"]["spec"]
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    return schema["default"]
+
+
 def load(path: Path, *, cluster: bool = False) -> Spec:
     """The ``SimulatedCluster`` in a YAML file; see :func:`parse`."""
     return parse(read(path), source=str(path), cluster=cluster)

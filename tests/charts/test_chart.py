@@ -17,6 +17,8 @@ import pytest
 import yaml
 from helm_python import Chart, HelmError, lint
 
+from eidolon_operator.kubernetes import naming, settings
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "eidolon"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
@@ -405,6 +407,25 @@ def test_only_servers_reach_the_ingest_port() -> None:
     assert open_to == [[{"podSelector": {"matchLabels": labels}}]]
     assert "egress" not in core
     assert "Egress" in core["policyTypes"]
+
+
+def test_ports_and_labels_are_the_operators_own() -> None:
+    """The templates repeat what `eidolon_operator.kubernetes.naming` declares."""
+    manifests = render({"networkPolicy": {"enabled": True}})
+    core, operator = (manifests["NetworkPolicy", "system", f"eidolon-{of}"]["spec"] for of in ("core", "operator"))
+    labels = {naming.LABEL_APP: naming.APP, naming.LABEL_COMPONENT: naming.COMPONENT_CORE}
+    assert core["podSelector"]["matchLabels"] == labels
+    ports = [[port["port"] for port in rule["ports"]] for rule in core["ingress"]]
+    assert ports == [[naming.INGEST_PORT], [naming.HTTP_PORT], [naming.HTTP_PORT, naming.DCGM_PORT]]
+    assert [port["port"] for port in operator["egress"][-1]["ports"]] == [naming.HTTP_PORT]
+    (container,) = operator_of(manifests)["spec"]["containers"]
+    assert [port["containerPort"] for port in container["ports"]] == [settings.Settings("c:1", "i:1").port]
+
+
+def test_defaults_are_the_operators_own() -> None:
+    """What the chart sets where a value is null is what the operator would take by itself."""
+    found = settings.read(environment(render({"operator": None, "image": {"pullPolicy": None}, "runAsUser": None})))
+    assert found == settings.Settings(found.core_image, found.interposer_image)
 
 
 def test_names_hold_the_release_where_it_is_another() -> None:

@@ -20,22 +20,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from eidolon_operator import launching
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
-from eidolon_operator.kubernetes.decide import core_name, server_name
-from eidolon_operator.kubernetes.world import LABEL_ATTEMPT, LABEL_OBJECT, LABEL_SERVER, WORKLOAD
+from eidolon_operator.kubernetes import naming
 from eidolon_operator.spec import Spec
 
 Manifest = dict[str, Any]
 
-MANAGER: Final = "eidolon-operator"
-INGEST_PORT: Final = 50051
-HTTP_PORT: Final = 8080
-DCGM_PORT: Final = 9400
-MASTER_PORT: Final = 29500  # of torch.distributed, on server 0
-TERMINATION: Final = "FallbackToLogsOnError"
-CONFIG: Final = "/etc/eidolon"  # where core and agents find the Secret of the attempt
-PLAN: Final = "plan.json"
+#: A container that fails without a termination message shows the end of its log instead.
+_TERMINATION: Final = "FallbackToLogsOnError"
 
 _MIB: Final = 1 << 20
 #: In the shared directory beside the rings: configuration, exit state, what the launcher found.
@@ -62,11 +56,8 @@ class Attempt:
 
     @property
     def name(self) -> str:
+        """Name of the object."""
         return self.spec.name
-
-
-def secret_name(attempt: Attempt) -> str:
-    return f"{attempt.name}-ingest-{attempt.number}"
 
 
 def build_secret(attempt: Attempt, credentials: Mapping[str, str]) -> Manifest:
@@ -81,176 +72,138 @@ def build_secret(attempt: Attempt, credentials: Mapping[str, str]) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _metadata(attempt, secret_name(attempt)),
+        "metadata": _metadata(attempt, naming.secret_name(attempt.name, attempt.number)),
         "type": "Opaque",
         "immutable": True,
-        "data": {PLAN: base64.b64encode(text.encode()).decode(), **credentials},
+        "data": {naming.PLAN: base64.b64encode(text.encode()).decode(), **credentials},
     }
+
+
+#: Ports of the core by name.
+_CORE_PORTS: Final = {
+    naming.INGEST: naming.INGEST_PORT,
+    naming.HTTP: naming.HTTP_PORT,
+    naming.DCGM: naming.DCGM_PORT,
+}
 
 
 def build_core_service(attempt: Attempt) -> Manifest:
     """Service of the core: agents, people and Prometheus reach it there."""
-    ports = (("ingest", INGEST_PORT), ("http", HTTP_PORT), ("dcgm", DCGM_PORT))
+    ports = [{"name": name, "port": port, "targetPort": name, "protocol": "TCP"} for name, port in _CORE_PORTS.items()]
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(attempt, core_name(attempt.name), component="core", numbered=False),
+        "metadata": _metadata(attempt, naming.core_name(attempt.name), component=naming.COMPONENT_CORE, numbered=False),
         "spec": {
             "type": "ClusterIP",
-            "selector": _selector(attempt, "core"),
-            "ports": [{"name": n, "port": port, "targetPort": n, "protocol": "TCP"} for n, port in ports],
+            "selector": _selector(attempt, naming.COMPONENT_CORE),
+            "ports": ports,
         },
     }
 
 
 def build_headless_service(attempt: Attempt) -> Manifest:
     """Gives every server's pod a name in DNS, before it is ready: ranks look each other up."""
+    port = {
+        "name": naming.MASTER,
+        "port": naming.MASTER_PORT,
+        "targetPort": naming.MASTER_PORT,
+        "protocol": "TCP",
+    }
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(attempt, attempt.name, component="server", numbered=False),
+        "metadata": _metadata(attempt, attempt.name, component=naming.COMPONENT_SERVER, numbered=False),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": _selector(attempt, "server"),
-            "ports": [{"name": "master", "port": MASTER_PORT, "targetPort": MASTER_PORT, "protocol": "TCP"}],
+            "selector": _selector(attempt, naming.COMPONENT_SERVER),
+            "ports": [port],
         },
     }
 
 
 def build_core_pod(attempt: Attempt) -> Manifest:
     """The simulation core."""
-    spec, runtime, work = attempt.spec, attempt.runtime, attempt.spec.workload.document
-    out, claim = "/var/lib/eidolon", spec.recording.claim
-    probe = {"path": "/healthz", "port": "http"}
-    container = {
-        "name": "core",
+    spec, work = attempt.spec, attempt.spec.workload.document
+    limit = _CORE_DISK_BYTES + (spec.recording.limit_bytes if spec.recording.enabled else 0)
+    kept = {"persistentVolumeClaim": {"claimName": spec.recording.claim}}
+    volume = kept if spec.recording.claim else {"emptyDir": {"sizeLimit": _mebibytes(limit)}}
+    files = (naming.PLAN, naming.TOKEN, naming.CERTIFICATE, naming.PRIVATE_KEY)
+    # Where a pod may run is said of servers; a core needs leave to run on tainted nodes too, but none of their labels.
+    scheduling = {key: work[key] for key in ("tolerations", "priorityClassName", "schedulerName") if work.get(key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(attempt, naming.core_name(attempt.name), component=naming.COMPONENT_CORE),
+        "spec": {
+            **_pod_common(attempt, secrets=()),
+            **scheduling,
+            "containers": [_core_container(attempt)],
+            "volumes": [
+                _config_volume(attempt, files),
+                {"name": naming.VOLUME_OUT, **volume},
+                {"name": naming.VOLUME_TMP, "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
+        },
+    }
+
+
+def _core_container(attempt: Attempt) -> Manifest:
+    runtime = attempt.runtime
+    # A claim is the user's, and may hold other runs.
+    own = f"{naming.OUT}/{attempt.name}-{attempt.number}" if attempt.spec.recording.claim else naming.OUT
+    probe = {"path": "/healthz", "port": naming.HTTP}
+    return {
+        "name": naming.CORE,
         "image": runtime["coreImage"],
         "imagePullPolicy": runtime["imagePullPolicy"],
-        "command": ["python3", "-m", "eidolon_simcore"],
+        "command": ["python3", "-m", launching.CORE_MODULE],
         "args": [
-            *("--plan", f"{CONFIG}/{PLAN}"),
-            *("--listen", f"0.0.0.0:{INGEST_PORT}"),
-            # A claim is the user's, and may hold other runs.
-            *("--out", f"{out}/{attempt.name}-{attempt.number}" if claim else out),
-            *("--http", f"0.0.0.0:{HTTP_PORT}"),
-            *("--dcgm", f"0.0.0.0:{DCGM_PORT}"),
-            *("--tls", CONFIG),
+            *("--plan", f"{naming.CONFIG}/{naming.PLAN}"),
+            *("--listen", f"0.0.0.0:{naming.INGEST_PORT}"),
+            *("--out", own),
+            *("--http", f"0.0.0.0:{naming.HTTP_PORT}"),
+            *("--dcgm", f"0.0.0.0:{naming.DCGM_PORT}"),
+            *("--tls", naming.CONFIG),
             "--linger",
         ],
         # The page of DCGM-shaped metrics names pods as dcgm-exporter does.
         "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
-        "ports": [
-            {"name": "ingest", "containerPort": INGEST_PORT, "protocol": "TCP"},
-            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
-            {"name": "dcgm", "containerPort": DCGM_PORT, "protocol": "TCP"},
-        ],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _CORE_PORTS.items()],
         "resources": _resources(runtime["coreResources"]),
         "startupProbe": {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 120},
         "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
         # A core that is killed is the end of the run, and on a busy machine an answer may take its time.
         "livenessProbe": {"httpGet": probe, "periodSeconds": 30, "timeoutSeconds": 30, "failureThreshold": 10},
         "securityContext": _container_security(),
-        "terminationMessagePolicy": TERMINATION,
+        "terminationMessagePolicy": _TERMINATION,
         "volumeMounts": [
-            {"name": "eidolon-config", "mountPath": CONFIG, "readOnly": True},
-            {"name": "eidolon-out", "mountPath": out},
-            {"name": "eidolon-tmp", "mountPath": "/tmp"},
+            {"name": naming.VOLUME_CONFIG, "mountPath": naming.CONFIG, "readOnly": True},
+            {"name": naming.VOLUME_OUT, "mountPath": naming.OUT},
+            {"name": naming.VOLUME_TMP, "mountPath": naming.TMP},
         ],
-    }
-    limit = _CORE_DISK_BYTES + (spec.recording.limit_bytes if spec.recording.enabled else 0)
-    kept = {"persistentVolumeClaim": {"claimName": claim}}
-    volume = kept if claim else {"emptyDir": {"sizeLimit": _mebibytes(limit)}}
-    # Where a pod may run is said of servers; a core needs leave to run on tainted nodes too, but none of their labels.
-    scheduling = {key: work[key] for key in ("tolerations", "priorityClassName", "schedulerName") if work.get(key)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": _metadata(attempt, core_name(attempt.name), component="core"),
-        "spec": {
-            **_pod_common(attempt, secrets=()),
-            **scheduling,
-            "containers": [container],
-            "volumes": [
-                _config_volume(attempt, (PLAN, "token", "tls.crt", "tls.key")),
-                {"name": "eidolon-out", **volume},
-                {"name": "eidolon-tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-            ],
-        },
     }
 
 
 def build_server_pod(attempt: Attempt, server: int) -> Manifest:
     """One emulated server."""
-    spec, runtime, work = attempt.spec, attempt.runtime, attempt.spec.workload.document
-    ranks = spec.workload.ranks_per_server
-    run_bytes = planning.ring_bytes() * ranks + _RUN_SLACK_BYTES
-    own_shm = any(mount["mountPath"].rstrip("/") == "/dev/shm" for mount in work.get("volumeMounts", ()))
-    shm_bytes = 0 if own_shm else _SHM_PER_RANK_BYTES * ranks
-    ours = {"image": runtime["interposerImage"], "imagePullPolicy": runtime["imagePullPolicy"]}
-    core = f"{core_name(attempt.name)}.{attempt.namespace}.svc:{INGEST_PORT}"
-
-    install = {
-        "name": "install",
-        **ours,
-        "command": ["python3", "-m", "eidolon_interposer.install", "/eidolon"],
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-        "securityContext": _container_security(),
-        "terminationMessagePolicy": TERMINATION,
-        "volumeMounts": [{"name": "eidolon-bin", "mountPath": "/eidolon"}],
-    }
-    agent = {
-        "name": "agent",
-        **ours,
-        "restartPolicy": "Always",
-        "command": ["python3", "-m", "eidolon_interposer.agent"],
-        "args": [
-            *("--plan", f"{CONFIG}/{PLAN}"),
-            *("--server", str(server)),
-            *("--dir", "/run/eidolon"),
-            *("--core", core),
-            *("--tls", CONFIG),
-            *("--connect-timeout", str(spec.startup_timeout_s)),
-        ],
-        "resources": _resources(runtime["agentResources"]),
-        "securityContext": _container_security(),
-        "terminationMessagePolicy": TERMINATION,
-        "volumeMounts": [
-            {"name": "eidolon-run", "mountPath": "/run/eidolon"},
-            {"name": "eidolon-config", "mountPath": CONFIG, "readOnly": True},
-        ],
-    }
-    workload: Manifest = {
-        "name": WORKLOAD,
-        "image": work["image"],
-        "imagePullPolicy": work["imagePullPolicy"],
-        "command": _launch(attempt, server),
-        "env": _environment(attempt, server),
-        "resources": _workload_resources(work["resources"], run_bytes + shm_bytes),
-        "securityContext": _container_security(read_only=False),
-        "terminationMessagePolicy": TERMINATION,
-        "volumeMounts": [
-            {"name": "eidolon-bin", "mountPath": "/eidolon", "readOnly": True},
-            {"name": "eidolon-run", "mountPath": "/run/eidolon"},
-            {"name": "eidolon-scratch", "mountPath": SCRATCH},
-            *([] if own_shm else [{"name": "eidolon-shm", "mountPath": "/dev/shm"}]),
-            *(_without_defaults(mount, readOnly=False) for mount in work["volumeMounts"]),
-        ],
-    }
-    if work["envFrom"]:
-        workload["envFrom"] = work["envFrom"]
-    if spec.workload.working_dir:
-        workload["workingDir"] = spec.workload.working_dir
-    memory = [("eidolon-run", run_bytes)] + ([] if own_shm else [("eidolon-shm", shm_bytes)])
+    work = attempt.spec.workload.document
+    memory_bytes = _volumes_in_memory(attempt.spec)
     scheduling = {
         key: work[key]
         for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "schedulerName")
         if work.get(key)
     }
-    metadata = _metadata(attempt, server_name(attempt.name, server), component="server", server=server)
+    name = naming.server_name(attempt.name, server)
+    metadata = _metadata(attempt, name, component=naming.COMPONENT_SERVER, server=server)
     metadata["labels"] = {**work["labels"], **metadata["labels"]}
     if work["annotations"]:
         metadata["annotations"] = dict(work["annotations"])
+    in_memory = [
+        {"name": volume, "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(size_bytes)}}
+        for volume, size_bytes in memory_bytes.items()
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -258,73 +211,123 @@ def build_server_pod(attempt: Attempt, server: int) -> Manifest:
         "spec": {
             **_pod_common(attempt, secrets=tuple(secret["name"] for secret in work["imagePullSecrets"])),
             **scheduling,
-            "hostname": server_name(attempt.name, server),
+            "hostname": name,
             "subdomain": attempt.name,
-            "initContainers": [install, agent],
-            "containers": [workload],
+            "initContainers": [_install_container(attempt), _agent_container(attempt, server)],
+            "containers": [_workload_container(attempt, server, memory_bytes)],
             "volumes": [
-                {"name": "eidolon-bin", "emptyDir": {"sizeLimit": "1Gi"}},
-                *({"name": n, "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(size)}} for n, size in memory),
-                {"name": "eidolon-scratch", "emptyDir": {}},
-                _config_volume(attempt, (PLAN, "token", "tls.crt")),
+                {"name": naming.VOLUME_BIN, "emptyDir": {"sizeLimit": "1Gi"}},
+                *in_memory,
+                {"name": naming.VOLUME_SCRATCH, "emptyDir": {}},
+                _config_volume(attempt, (naming.PLAN, naming.TOKEN, naming.CERTIFICATE)),
                 *work["volumes"],
             ],
         },
     }
 
 
-#: Home and temporary files of the workload, unless its image or the object says otherwise.
-SCRATCH: Final = "/var/tmp/eidolon"
+def _volumes_in_memory(spec: Spec) -> dict[str, int]:
+    """Size in bytes of each volume in memory. There is none for /dev/shm where the user mounts one of their own."""
+    ranks = spec.workload.ranks_per_server
+    sizes_bytes = {naming.VOLUME_RUN: planning.ring_bytes() * ranks + _RUN_SLACK_BYTES}
+    mounts = spec.workload.document.get("volumeMounts", ())
+    if not any(mount["mountPath"].rstrip("/") == naming.SHM for mount in mounts):
+        sizes_bytes[naming.VOLUME_SHM] = _SHM_PER_RANK_BYTES * ranks
+    return sizes_bytes
+
+
+def _install_container(attempt: Attempt) -> Manifest:
+    return {
+        "name": naming.INSTALL,
+        "image": attempt.runtime["interposerImage"],
+        "imagePullPolicy": attempt.runtime["imagePullPolicy"],
+        "command": ["python3", "-m", launching.INSTALL_MODULE, naming.BIN],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "securityContext": _container_security(),
+        "terminationMessagePolicy": _TERMINATION,
+        "volumeMounts": [{"name": naming.VOLUME_BIN, "mountPath": naming.BIN}],
+    }
+
+
+def _agent_container(attempt: Attempt, server: int) -> Manifest:
+    core = f"{naming.core_name(attempt.name)}.{attempt.namespace}.svc:{naming.INGEST_PORT}"
+    return {
+        "name": naming.AGENT,
+        "image": attempt.runtime["interposerImage"],
+        "imagePullPolicy": attempt.runtime["imagePullPolicy"],
+        "restartPolicy": "Always",
+        "command": ["python3", "-m", launching.AGENT_MODULE],
+        "args": [
+            *("--plan", f"{naming.CONFIG}/{naming.PLAN}"),
+            *("--server", str(server)),
+            *("--dir", naming.RUN),
+            *("--core", core),
+            *("--tls", naming.CONFIG),
+            *("--connect-timeout", str(attempt.spec.startup_timeout_s)),
+        ],
+        "resources": _resources(attempt.runtime["agentResources"]),
+        "securityContext": _container_security(),
+        "terminationMessagePolicy": _TERMINATION,
+        "volumeMounts": [
+            {"name": naming.VOLUME_RUN, "mountPath": naming.RUN},
+            {"name": naming.VOLUME_CONFIG, "mountPath": naming.CONFIG, "readOnly": True},
+        ],
+    }
+
+
+def _workload_container(attempt: Attempt, server: int, memory_bytes: Mapping[str, int]) -> Manifest:
+    spec, work = attempt.spec, attempt.spec.workload.document
+    container: Manifest = {
+        "name": naming.WORKLOAD,
+        "image": work["image"],
+        "imagePullPolicy": work["imagePullPolicy"],
+        "command": _launch(attempt, server),
+        "env": _environment(attempt, server),
+        "resources": _workload_resources(work["resources"], sum(memory_bytes.values())),
+        "securityContext": _container_security(read_only=False),
+        "terminationMessagePolicy": _TERMINATION,
+        "volumeMounts": [
+            {"name": naming.VOLUME_BIN, "mountPath": naming.BIN, "readOnly": True},
+            {"name": naming.VOLUME_RUN, "mountPath": naming.RUN},
+            {"name": naming.VOLUME_SCRATCH, "mountPath": naming.SCRATCH},
+            *({"name": name, "mountPath": naming.SHM} for name in memory_bytes if name == naming.VOLUME_SHM),
+            *(_without_defaults(mount, readOnly=False) for mount in work["volumeMounts"]),
+        ],
+    }
+    if work["envFrom"]:
+        container["envFrom"] = work["envFrom"]
+    if spec.workload.working_dir:
+        container["workingDir"] = spec.workload.working_dir
+    return container
 
 
 def _launch(attempt: Attempt, server: int) -> list[str]:
-    work = attempt.spec.workload
-    command = list(work.command)
-    if work.launcher == "torchrun":
-        command = ["python3", "-m", "torch.distributed.run", *command]
-    ranks: list[str] = []
-    if work.launcher == "plain":
-        per_server = work.ranks_per_server
-        ranks = ["--ranks", str(per_server), "--first-rank", str(server * per_server)]
+    spec = attempt.spec
     return [
-        "/eidolon/bin/launch",
-        *("--dir", "/run/eidolon"),
-        *ranks,
-        *("--scratch", SCRATCH),
-        *("--wait", str(attempt.spec.startup_timeout_s)),
+        f"{naming.BIN}/{launching.LAUNCH}",
+        *("--dir", naming.RUN),
+        *launching.rank_options(spec, server),
+        *("--scratch", naming.SCRATCH),
+        *("--wait", str(spec.startup_timeout_s)),
         *("--resolve", _master(attempt)),
         "--",
-        *command,
+        *launching.workload_command(spec.workload, "python3"),
     ]
 
 
 def _environment(attempt: Attempt, server: int) -> list[Manifest]:
     """Ours, then the user's; a name that the user gives is the user's."""
-    spec = attempt.spec
-    ranks = spec.workload.ranks_per_server
     ours = {
         "PYTHONUNBUFFERED": "1",  # `kubectl logs -f` shows lines as they come
-        "PET_NNODES": str(spec.servers),
-        "PET_NODE_RANK": str(server),
-        "PET_NPROC_PER_NODE": str(ranks),
-        "PET_MASTER_ADDR": _master(attempt),
-        "PET_MASTER_PORT": str(MASTER_PORT),
+        **launching.rendezvous(attempt.spec, server, _master(attempt), naming.MASTER_PORT),
     }
-    if spec.workload.launcher == "plain":  # the launcher adds LOCAL_RANK and RANK
-        ours |= {
-            "WORLD_SIZE": str(spec.world),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "GROUP_RANK": str(server),
-            "MASTER_ADDR": _master(attempt),
-            "MASTER_PORT": str(MASTER_PORT),
-        }
-    theirs = list(spec.workload.document["env"])
+    theirs = list(attempt.spec.workload.document["env"])
     given = {item["name"] for item in theirs}
     return [{"name": name, "value": value} for name, value in ours.items() if name not in given] + theirs
 
 
 def _master(attempt: Attempt) -> str:
-    return f"{server_name(attempt.name, 0)}.{attempt.name}"
+    return f"{naming.server_name(attempt.name, 0)}.{attempt.name}"
 
 
 def _workload_resources(given: Mapping[str, Mapping[str, Any]], extra_bytes: int) -> Manifest:
@@ -354,17 +357,13 @@ def _mebibytes(size_bytes: Fraction | int) -> str:
 def _metadata(
     attempt: Attempt, name: str, *, component: str = "", server: int | None = None, numbered: bool = True
 ) -> Manifest:
-    labels = {
-        "app.kubernetes.io/name": "eidolon",
-        "app.kubernetes.io/managed-by": MANAGER,
-        LABEL_OBJECT: attempt.name,
-    }
+    labels = {naming.LABEL_APP: naming.APP, naming.LABEL_MANAGER: naming.MANAGER, naming.LABEL_OBJECT: attempt.name}
     if component:
-        labels["app.kubernetes.io/component"] = component
+        labels[naming.LABEL_COMPONENT] = component
     if server is not None:
-        labels[LABEL_SERVER] = str(server)
+        labels[naming.LABEL_SERVER] = str(server)
     if numbered:
-        labels[LABEL_ATTEMPT] = str(attempt.number)
+        labels[naming.LABEL_ATTEMPT] = str(attempt.number)
     owner = {
         "apiVersion": specs.API_VERSION,
         "kind": specs.KIND,
@@ -378,9 +377,9 @@ def _metadata(
 
 def _selector(attempt: Attempt, component: str) -> Manifest:
     return {
-        "app.kubernetes.io/managed-by": MANAGER,
-        "app.kubernetes.io/component": component,
-        LABEL_OBJECT: attempt.name,
+        naming.LABEL_MANAGER: naming.MANAGER,
+        naming.LABEL_COMPONENT: component,
+        naming.LABEL_OBJECT: attempt.name,
     }
 
 
@@ -409,8 +408,8 @@ def _config_volume(attempt: Attempt, keys: tuple[str, ...]) -> Manifest:
     # The group of the volumes can read it; where the cluster chooses users, it is mounted for whoever runs.
     mode = 0o440 if "fsGroup" in attempt.runtime else 0o444
     items = [{"key": key, "path": key} for key in keys]
-    secret = {"secretName": secret_name(attempt), "defaultMode": mode, "items": items}
-    return {"name": "eidolon-config", "secret": secret}
+    secret = {"secretName": naming.secret_name(attempt.name, attempt.number), "defaultMode": mode, "items": items}
+    return {"name": naming.VOLUME_CONFIG, "secret": secret}
 
 
 def _resources(given: Mapping[str, Mapping[str, str]]) -> Manifest:

@@ -16,13 +16,12 @@ import aiohttp
 from kubernetes.aio import client as aio_client
 from kubernetes.aio import config as aio_config
 
-from eidolon_operator.kubernetes.builders import MANAGER
+from eidolon_operator.kubernetes.naming import GROUP, MANAGER, PLURAL, VERSION
 from eidolon_operator.kubernetes.world import ApiError
 
 TIMEOUT_S: Final = 30.0
 PAGE: Final = 500
 
-PLURAL: Final = "simulatedclusters"
 _config: Any = aio_config  # it has no annotations
 _APPLY: Final = "application/apply-patch+yaml"
 
@@ -30,7 +29,7 @@ _APPLY: Final = "application/apply-patch+yaml"
 def objects_path(namespace: str | None = None, name: str = "") -> str:
     """Path of our objects: all, of a namespace, or one."""
     where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/eidolon.dev/v1alpha1{where}/{PLURAL}" + (f"/{name}" if name else "")
+    return f"/apis/{GROUP}/{VERSION}{where}/{PLURAL}" + (f"/{name}" if name else "")
 
 
 def core_path(kind: str, namespace: str | None = None, name: str = "") -> str:

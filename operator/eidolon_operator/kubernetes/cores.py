@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from eidolon_operator.kubernetes.builders import HTTP_PORT
+from eidolon_operator.kubernetes.naming import HTTP_PORT
 from eidolon_operator.kubernetes.world import CoreReading, Key, PodState
 
 #: A core is asked at most so often.

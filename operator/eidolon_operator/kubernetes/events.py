@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from eidolon_operator import spec as specs
+from eidolon_operator.kubernetes.naming import MANAGER
 from eidolon_operator.kubernetes.status import FINAL, Kind, Phase, Reason, cut
 from eidolon_operator.kubernetes.world import timestamp
 
@@ -69,7 +70,7 @@ def build_event(document: Mapping[str, Any], note: Note, now: float) -> dict[str
         "type": "Warning" if note.warning else "Normal",
         "reason": note.reason,
         "message": cut(note.message, 1024),
-        "source": {"component": "eidolon-operator"},
+        "source": {"component": MANAGER},
         "firstTimestamp": at,
         "lastTimestamp": at,
         "count": 1,

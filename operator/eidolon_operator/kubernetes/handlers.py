@@ -17,15 +17,13 @@ import kopf
 from aiohttp import web
 
 from eidolon_operator.kubernetes.client import Api, core_path, credentials, objects_path
+from eidolon_operator.kubernetes.naming import GROUP, LABEL_OBJECT, MANAGED_BY, PLURAL, VERSION
 from eidolon_operator.kubernetes.queue import Workers
 from eidolon_operator.kubernetes.settings import Settings
-from eidolon_operator.kubernetes.world import LABEL_OBJECT, MANAGED_BY, Key, Pods, key_of, pod_state
+from eidolon_operator.kubernetes.world import Key, Pods, key_of, pod_state
 
 _log = logging.getLogger(__name__)
 
-GROUP: Final = "eidolon.dev"
-VERSION: Final = "v1alpha1"
-PLURAL: Final = "simulatedclusters"
 #: Without a resync that worked for so many intervals the operator is not well.
 STALE_RESYNCS: Final = 3
 TOKEN_AGE: Final = dt.timedelta(minutes=5)

@@ -23,8 +23,9 @@ from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import builders, certificate
 from eidolon_operator.kubernetes.builders import Attempt
 from eidolon_operator.kubernetes.client import core_path, objects_path
-from eidolon_operator.kubernetes.decide import Decision, core_name, decide, server_name
+from eidolon_operator.kubernetes.decide import Decision, decide
 from eidolon_operator.kubernetes.events import build_event, notes
+from eidolon_operator.kubernetes.naming import core_name, secret_name, server_name
 from eidolon_operator.kubernetes.settings import Settings
 from eidolon_operator.kubernetes.status import FINAL, Phase, Reason
 from eidolon_operator.kubernetes.world import ApiError, CoreReading, Key, Pods, PodState, Refusal, World, pod_state
@@ -210,8 +211,8 @@ class Reconciler:
             if refusal := await self._create(key, attempt, kind, manifest):
                 return {core_name(attempt.name): refusal}
         if attempt.number > 1:
-            before = Attempt(attempt.spec, attempt.namespace, attempt.uid, attempt.number - 1, attempt.runtime)
-            await self._api.delete(core_path("secrets", key.namespace, builders.secret_name(before)))
+            before = secret_name(attempt.name, attempt.number - 1)
+            await self._api.delete(core_path("secrets", key.namespace, before))
         return {}
 
     async def _create(self, key: Key, attempt: Attempt, kind: str, manifest: Mapping[str, Any]) -> Refusal | None:

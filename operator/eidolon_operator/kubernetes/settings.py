@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from eidolon_operator.kubernetes.naming import HTTP_PORT
+
 T = TypeVar("T")
 
 Resources = Mapping[str, Mapping[str, str]]
 
-#: Defaults for a few ranks; the chart's values say otherwise.
-CORE_RESOURCES: Final[Resources] = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-AGENT_RESOURCES: Final[Resources] = {"requests": {"cpu": "100m", "memory": "96Mi"}}
+#: Enough for a few ranks; the chart's values may say otherwise.
+_CORE_RESOURCES: Final[Resources] = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+_AGENT_RESOURCES: Final[Resources] = {"requests": {"cpu": "100m", "memory": "96Mi"}}
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
@@ -26,7 +28,8 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the operator. Those of pods are fixed for an attempt when it begins (``status.runtime``)."""
+    """Settings of the operator, with their defaults. Those of pods are fixed for an attempt when it begins
+    (``status.runtime``)."""
 
     core_image: str
     interposer_image: str
@@ -34,11 +37,11 @@ class Settings:
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     run_as: int | None = None  #: user, group and fsGroup of the pods; None: the cluster's choice (OpenShift)
-    core_resources: Resources = field(default_factory=lambda: CORE_RESOURCES)
-    agent_resources: Resources = field(default_factory=lambda: AGENT_RESOURCES)
+    core_resources: Resources = field(default_factory=lambda: _CORE_RESOURCES)
+    agent_resources: Resources = field(default_factory=lambda: _AGENT_RESOURCES)
     resync_s: float = 60.0
     log_level: str = "info"
-    port: int = 8080
+    port: int = HTTP_PORT
 
     def runtime(self) -> dict[str, Any]:
         """What the pods of an attempt are made with, as ``status.runtime`` keeps it."""
@@ -58,33 +61,34 @@ class Settings:
 def read(environment: Mapping[str, str]) -> Settings:
     """The settings in an environment; raises :class:`SettingsError`. Unset and empty are the same: the default."""
 
-    def get(name: str, parse: Callable[[str], T], default: T) -> T:
+    def get(name: str, parse: Callable[[str], T]) -> T | None:
         text = environment.get(f"EIDOLON_{name}", "").strip()
         if not text:
-            return default
+            return None
         try:
             return parse(text)
         except ValueError as error:
             raise SettingsError(f"EIDOLON_{name}: {text!r} is not {error}") from None
 
     def image(name: str) -> str:
-        found = get(name, str, "")
+        found = get(name, str)
         if not found:
             raise SettingsError(f"EIDOLON_{name}: is required: a full image reference with a tag or a digest")
         return found
 
-    return Settings(
-        core_image=image("CORE_IMAGE"),
-        interposer_image=image("INTERPOSER_IMAGE"),
-        namespaces=get("NAMESPACES", _words, ()),
-        image_pull_policy=get("IMAGE_PULL_POLICY", _one_of(*_PULL_POLICIES), "IfNotPresent"),
-        image_pull_secrets=get("IMAGE_PULL_SECRETS", _words, ()),
-        run_as=get("RUN_AS_USER", _user, None),
-        core_resources=get("CORE_RESOURCES", _resources, CORE_RESOURCES),
-        agent_resources=get("AGENT_RESOURCES", _resources, AGENT_RESOURCES),
-        resync_s=get("RESYNC_S", _seconds, 60.0),
-        log_level=get("LOG_LEVEL", _one_of(*_LEVELS), "info"),
-    )
+    given: dict[str, Any] = {
+        "core_image": image("CORE_IMAGE"),
+        "interposer_image": image("INTERPOSER_IMAGE"),
+        "namespaces": get("NAMESPACES", _words),
+        "image_pull_policy": get("IMAGE_PULL_POLICY", _one_of(*_PULL_POLICIES)),
+        "image_pull_secrets": get("IMAGE_PULL_SECRETS", _words),
+        "run_as": get("RUN_AS_USER", _user),
+        "core_resources": get("CORE_RESOURCES", _resources),
+        "agent_resources": get("AGENT_RESOURCES", _resources),
+        "resync_s": get("RESYNC_S", _seconds),
+        "log_level": get("LOG_LEVEL", _one_of(*_LEVELS)),
+    }
+    return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
 def configure_logging(level: str) -> None:
@@ -106,7 +110,7 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _user(text: str) -> int | None:
+def _user(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 2**31:
         raise ValueError("a number from 1 to 2147483647: pods must not run as root")
     return int(text)

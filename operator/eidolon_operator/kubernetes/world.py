@@ -12,12 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-LABEL_OBJECT: Final = "eidolon.dev/simulatedcluster"
-LABEL_SERVER: Final = "eidolon.dev/server"
-LABEL_ATTEMPT: Final = "eidolon.dev/attempt"
-MANAGED_BY: Final = "app.kubernetes.io/managed-by=eidolon-operator"
-
-WORKLOAD: Final = "workload"  #: name of the container with the user's program
+from eidolon_operator.kubernetes.naming import LABEL_ATTEMPT, LABEL_OBJECT, LABEL_SERVER
 
 #: Why a pod ended, or waits, through no fault of what runs in it.
 _DISRUPTED: Final = frozenset({"Evicted", "NodeLost", "Preempting", "NodeShutdown", "Terminated", "NodeAffinity"})
