@@ -18,12 +18,12 @@ from pathlib import Path
 
 from bench import trace_signatures
 from bench.tables import BESIDE, collectives, overlap
-from eidolon_simcore import store
 from eidolon_simcore.catalogue import gpu
-from eidolon_simcore.costs import LAUNCH_GAP_NS, CostModel, analyse
-from eidolon_simcore.roofline import Roofline
+from eidolon_simcore.costs import package_tables
+from eidolon_simcore.costs.interpolation import Known, Points
+from eidolon_simcore.costs.model import LAUNCH_GAP_NS, CostModel, analyse
+from eidolon_simcore.costs.roofline import Roofline
 from eidolon_simcore.signature import Signature
-from eidolon_simcore.tables import Known, Points
 
 GPU = gpu("h100-sxm")
 ROOFLINE = Roofline(GPU)
@@ -47,7 +47,7 @@ def points(all_rows: Iterable[Row]) -> list[Known]:
 def gemms() -> list[Known]:
     """The published table."""
     found = []
-    for point in store.load():
+    for point in package_tables.load():
         if point.signature.kind == "gemm" and point.operator is None and point.signature.get("ta", 0):
             analysis = analyse(ROOFLINE, point.signature, None)
             assert analysis is not None

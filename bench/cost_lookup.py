@@ -14,11 +14,12 @@ import time
 
 import numpy as np
 
-from eidolon_simcore import catalogue, store
-from eidolon_simcore.costs import SOURCES, CostModel, measured_points
+from eidolon_simcore import catalogue
+from eidolon_simcore.costs import package_tables
+from eidolon_simcore.costs.model import SOURCES, CostModel, measured_points
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION
-from eidolon_simcore.records import RECORD, Kind
+from eidolon_simcore.run.event_records import RECORD, Kind
 
 SIGNATURES, LAUNCHES, STEPS, RANKS = 300, 2_000, 500, 8
 BATCHES = (64, 512, 4_096)
@@ -29,7 +30,7 @@ def define(prices: _engine.Prices) -> float:
     """Defines signatures of a training step; returns the nanoseconds that finding their costs took."""
     measured_points("h100-sxm")  # the tables are read once for all runs of a process
     model = CostModel(catalogue.gpu("h100-sxm"))
-    points = [point for point in store.load() if point.count > 1]
+    points = [point for point in package_tables.load() if point.count > 1]
     chosen = random.Random(8).sample(points, SIGNATURES)
     begin = time.thread_time_ns()
     for _ in range(RANKS):

@@ -14,10 +14,11 @@ import statistics
 import zlib
 from collections.abc import Callable
 
-from eidolon_simcore import catalogue, store
-from eidolon_simcore.costs import analyse
-from eidolon_simcore.roofline import Roofline
-from eidolon_simcore.tables import Known, Points, Work
+from eidolon_simcore import catalogue
+from eidolon_simcore.costs import package_tables
+from eidolon_simcore.costs.interpolation import Known, Points, Work
+from eidolon_simcore.costs.model import analyse
+from eidolon_simcore.costs.roofline import Roofline
 
 PARTS = 5
 BARS = {"GEMM": 0.05, "attention forward": 0.05, "attention backward": 0.06}
@@ -30,11 +31,11 @@ def part(shape: Shape) -> int:
     return zlib.crc32("".join(shape).encode()) % PARTS
 
 
-def measured(gpu_key: str, wanted: Callable[[store.Point, Work], bool]) -> dict[Shape, list[Known]]:
+def measured(gpu_key: str, wanted: Callable[[package_tables.Point, Work], bool]) -> dict[Shape, list[Known]]:
     """What was measured on that GPU, by shape."""
     roofline = Roofline(catalogue.gpu(gpu_key))
     found: dict[Shape, list[Known]] = {}
-    for point in store.load():
+    for point in package_tables.load():
         analysis = analyse(roofline, point.signature, point.operator) if point.gpu == gpu_key else None
         if analysis is not None and wanted(point, analysis.work):
             told = point.operator if point.signature.kind == "kernel" else point.signature

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_simcore import dcgm, metrics
+from eidolon_simcore.core_plan import parse
 from eidolon_simcore.engine.native import NativeEngine
-from eidolon_simcore.plan import parse
-from eidolon_simcore.records import RECORD, Kind, RecordFlag
-from eidolon_simcore.report import Report
-from eidolon_simcore.simulation import Simulation
-from eidolon_simcore.snapshot import Snapshot
+from eidolon_simcore.export import dcgm, metrics
+from eidolon_simcore.export.summary import Report
+from eidolon_simcore.ledger.snapshot import Snapshot
+from eidolon_simcore.run.event_records import RECORD, Kind, RecordFlag
+from eidolon_simcore.run.simulation import Simulation
 
 KERNELS = 96  # between two collectives
 LAYERS = 20  # collectives of a step

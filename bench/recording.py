@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.metrics import GPUS, Run
-from eidolon_simcore.timeline.recorder import Recorder
+from eidolon_simcore.export.timeline.recorder import Recorder
 
 PAIRS = 30
 

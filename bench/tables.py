@@ -27,11 +27,12 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bench import operator_table, trace_signatures
-from eidolon_simcore import catalogue, published
+from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
-from eidolon_simcore.clock import CLASSES, FULL, Pace, pace
-from eidolon_simcore.costs import analyse
-from eidolon_simcore.roofline import Analysis, Roofline
+from eidolon_simcore.costs import published
+from eidolon_simcore.costs.model import analyse
+from eidolon_simcore.costs.roofline import Analysis, Roofline
+from eidolon_simcore.costs.sm_clock import CLASSES, FULL, Pace, pace
 from eidolon_simcore.signature import Signature
 
 TABLES = Path(__file__).parents[1] / "simcore" / "eidolon_simcore" / "data" / "tables"
@@ -210,7 +211,7 @@ def main() -> None:
         names = ", ".join(p.name.split(".")[0] for p in arguments.traces)
         provenance = {
             "source": f"PyTorch profiler traces of training steps: {names}",
-            "clock": "brought to 1,980 MHz from the clock that each step's mix of work gives (eidolon_simcore.clock)",
+            "clock": "brought to 1,980 MHz from the clock that each step's mix of work gives (costs.sm_clock)",
             "note": arguments.note,
         }
         table = f"kernels_{arguments.gpu}.parquet"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from eidolon_operator.kubernetes.status import Reason
-from eidolon_simcore.status import Cause
+from eidolon_simcore.run.cause import Cause
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

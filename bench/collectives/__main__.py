@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 
 from bench.collectives import anchors, heldout, measured
 from bench.collectives.measured import GPUS, OPS, Point
-from eidolon_simcore import catalogue, hostcost
+from eidolon_simcore import catalogue
+from eidolon_simcore.costs import hostcost
 from eidolon_simcore.fabric import tuner
 
 #: What torch calls for an operation issued from the host; what else it calls costs the host next to nothing.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from eidolon_simcore import catalogue
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.fabric import settings
-from eidolon_simcore.network import Network, Port
+from eidolon_simcore.fabric.network import Network, Port
 
 MIB, GIB = 1 << 20, 1 << 30
 

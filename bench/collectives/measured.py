@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eidolon_simcore import hostcost
+from eidolon_simcore.costs import hostcost
 
 HERE = Path(__file__).parent
 TRUTH = HERE.parent / "truth"

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from bench import trace_signatures
 from bench.fidelity import frameworks, running, truth
-from eidolon_simcore.costs import CROWDED_LANES, CROWDED_NS, LAUNCH_GAP_NS
-from eidolon_simcore.kernels import Launch, traffic
-from eidolon_simcore.naming import display
-from eidolon_simcore.timeline.reading import HOST, Timeline
+from eidolon_simcore.costs.display_names import display
+from eidolon_simcore.costs.kernel_names import Launch, traffic
+from eidolon_simcore.costs.model import CROWDED_LANES, CROWDED_NS, LAUNCH_GAP_NS
+from eidolon_simcore.export.timeline.reading import HOST, Timeline
 
 TRACES = truth.TRUTH / "traces"
 NCCL = "NCCL"

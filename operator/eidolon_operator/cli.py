@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     from eidolon_operator import local  # starts no process, but imports much
-    from eidolon_simcore import hostcost
+    from eidolon_simcore.costs import hostcost
 
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
     given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}

@@ -17,8 +17,9 @@ from eidolon_operator import topology
 from eidolon_operator.schema import Problem
 from eidolon_operator.spec import ServerGroup, Spec, SpecError
 from eidolon_operator.units import format_bytes
-from eidolon_simcore import catalogue, hostcost
+from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.costs import hostcost
 from eidolon_simcore.fabric import builders
 from eidolon_simcore.fabric.settings import FabricError, Settings
 from eidolon_simcore.fabric.settings import parse as parse_fabric

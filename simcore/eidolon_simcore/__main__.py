@@ -19,14 +19,14 @@ from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
 
-from eidolon_simcore import dcgm, metrics
-from eidolon_simcore import plan as planning
+from eidolon_simcore import core_plan as planning
 from eidolon_simcore.engine.native import NativeEngine
-from eidolon_simcore.http import Files, Handler, HttpServer, Request, Response, error_response, json_response
-from eidolon_simcore.report import Report
-from eidolon_simcore.service import STALE_S, Security, Service
-from eidolon_simcore.simulation import Simulation
-from eidolon_simcore.timeline.recorder import recorders
+from eidolon_simcore.export import dcgm, metrics
+from eidolon_simcore.export.http import Files, Handler, HttpServer, Request, Response, error_response, json_response
+from eidolon_simcore.export.summary import Report
+from eidolon_simcore.export.timeline.recorder import recorders
+from eidolon_simcore.run.service import STALE_S, Security, Service
+from eidolon_simcore.run.simulation import Simulation
 
 
 def _version() -> str:

@@ -14,7 +14,7 @@ from bench import tables, trace_signatures
 from bench.fidelity import frameworks, traces, truth
 from bench.fidelity.traces import Work
 from eidolon_simcore.catalogue import gpu
-from eidolon_simcore.roofline import MATRIX
+from eidolon_simcore.costs.roofline import MATRIX
 
 MS = 1e6
 

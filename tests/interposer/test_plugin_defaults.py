@@ -1,7 +1,7 @@
 """The torch plugin: numbers that nobody computed get a stated default, and small operators go on from it.
 
 Each test runs in a workload. ``given`` is what a read was counted with: 0 nothing, else the default's number
-(``eidolon_simcore.values.Origin``).
+(``eidolon_simcore.ledger.unknown_reads.Origin``).
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eidolon_simcore.values import Origin
+from eidolon_simcore.ledger.unknown_reads import Origin
 
 Workload = Callable[[str], Any]
 

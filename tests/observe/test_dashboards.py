@@ -20,7 +20,7 @@ import pytest
 import yaml
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from eidolon_simcore import metrics
+from eidolon_simcore.export import metrics
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "eidolon"

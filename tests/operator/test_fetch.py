@@ -14,7 +14,7 @@ import pytest
 
 from eidolon_operator import fetch
 from eidolon_operator.fetch import FetchError, RunFile, RunFiles
-from eidolon_simcore.http import Files, HttpServer
+from eidolon_simcore.export.http import Files, HttpServer
 
 Connect = Callable[[], socket.socket]
 

@@ -9,7 +9,8 @@ import pytest
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
 from eidolon_operator.spec import SpecError
-from eidolon_simcore import catalogue, hostcost
+from eidolon_simcore import catalogue
+from eidolon_simcore.costs import hostcost
 
 
 def make(**fields: Any) -> specs.Spec:

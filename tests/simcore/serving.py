@@ -13,9 +13,9 @@ import pytest
 from fakes import FakeAgent, plan
 
 from eidolon_simcore.engine.native import NativeEngine
-from eidolon_simcore.report import Report
-from eidolon_simcore.service import Service
-from eidolon_simcore.simulation import Simulation
+from eidolon_simcore.export.summary import Report
+from eidolon_simcore.run.service import Service
+from eidolon_simcore.run.simulation import Simulation
 
 
 class Core:

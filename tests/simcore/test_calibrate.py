@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eidolon_simcore import hostcost
+from eidolon_simcore.costs import hostcost
 from eidolon_simcore.profile import nnls
 
 torch = pytest.importorskip("torch")

@@ -180,7 +180,7 @@ EID_API Status ipc_close(void *pointer);
 // 0. A known value is true, or follows from a stated default: where programs steer by a number that depends on large
 // tensors, the plugin puts a default there (torch/defaults.h), and what is computed from it on is marked as well.
 
-// Numbers as in eidolon_simcore.values: part of the "read" signature.
+// Numbers as in eidolon_simcore.ledger.unknown_reads: part of the "read" signature.
 enum class Origin : uint8_t { kTrue = 0, kNumber, kReduction, kLoss, kNorm, kFinite, kRouting };
 
 // Marks [pointer, +bytes) unknown: an operation wrote it. If the thread's next operation is captured, each replay of it

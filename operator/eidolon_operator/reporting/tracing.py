@@ -56,9 +56,9 @@ def write(directory: Path) -> int:
 
 
 def _trace(options: argparse.Namespace) -> int:
-    from eidolon_simcore.timeline import chakra, perfetto
-    from eidolon_simcore.timeline.reading import Timeline
-    from eidolon_simcore.timeline.store import RecordingError
+    from eidolon_simcore.export.timeline import chakra, perfetto
+    from eidolon_simcore.export.timeline.reading import Timeline
+    from eidolon_simcore.export.timeline.store import RecordingError
 
     if not options.run.is_dir():
         raise ReportError(f"{options.run}: no such directory")

@@ -1,4 +1,4 @@
-"""The engine in C++ (``simcore/native``) behind :class:`~eidolon_simcore.engine.interface.NetworkEngine`.
+"""The engine in C++ (``simcore/native``) behind :class:`~.engine.interface.NetworkEngine`.
 
 Nothing is decided here: columns go through as bytes, tuples come back as dataclasses.
 """

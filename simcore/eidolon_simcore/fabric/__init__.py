@@ -11,5 +11,5 @@
 :mod:`.draw`        a fabric as text and as SVG
 =================== ==========================================================================================
 
-Everything here is a pure function of its arguments; :mod:`eidolon_simcore.network` hands the result to the engine.
+Everything here is a pure function of its arguments; :mod:`.fabric.network` hands the result to the engine.
 """

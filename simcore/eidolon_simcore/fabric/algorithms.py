@@ -2,7 +2,7 @@
 
 What an operation sends does not depend on its size but for a factor, so a *scheme* is made once for each algorithm and
 set of members: routes, each with its part of what the busiest NVLink port carries (``inside``) or of what the busiest
-domain sends (``outside``; see :class:`~eidolon_simcore.fabric.tuner.Choice`).
+domain sends (``outside``; see :class:`~.fabric.tuner.Choice`).
 
 Inside a domain every member sends to the next one in the ring's order: rings, chains and reductions in the switch load
 the ports of all members alike, and so does this. Between domains each NIC of the members carries one channel pair,

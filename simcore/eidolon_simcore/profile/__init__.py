@@ -1,7 +1,8 @@
 """`eidolon profile`: measures a real GPU for the cost tables. Needs Python and PyTorch alone, none of our native parts.
 
-So that it runs on a machine where Eidolon cannot be built, the package imports nothing else of Eidolon and can be
-copied there alone, as ``eidolon_simcore/profile``, and started with ``python -m eidolon_simcore.profile``.
+So that it runs on a machine where Eidolon cannot be built, the package needs one other file of Eidolon, the fixed load
+``eidolon_simcore/costs/reference_load.py``. The two can be copied there alone, under these names, and started with
+``python -m eidolon_simcore.profile``.
 
 =============  ======================================================================================================
 ``operators``  durations of the operator set (:mod:`.operators`), kernel by kernel, with warm and with cold L2 cache

@@ -26,7 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import nnls, output, reference
+from eidolon_simcore.costs import reference_load
+
+from . import nnls, output
 from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Counter, idle
 
 STEPS = 41  #: timed, of each model
@@ -222,7 +224,7 @@ def table(phases: Sequence[Phase], provenance: Mapping[str, str], reference_ns: 
     origin = {**provenance, "phases": str(len(phases)), "mean_distance": f"{distance:.3f}"}
     lines = ["# Host cost table, made by `eidolon calibrate host`: nanoseconds.", "provenance:"]
     lines += [f"  {key}: {json.dumps(value)}" for key, value in origin.items()]
-    lines.append(f"reference_ns: {reference_ns} # CPU time of the load in eidolon_simcore/profile/reference.py")
+    lines.append(f"reference_ns: {reference_ns} # CPU time of the load in eidolon_simcore/costs/reference_load.py")
     for kind, bounds in (("function", FUNCTION_AGES), ("operator", OPERATOR_AGES)):
         ages = dict(zip(("warm", "cold", "rare"), bounds, strict=True))
         times = {f"{age}_ns": by_name[f"{kind}.{age}_ns"] for age in (*ages, "far")}
@@ -245,7 +247,7 @@ def run(out: Path, note: str, say: Callable[[str], None]) -> None:
         say(f"{name}: {sum(p.ns for p in phases if p.name.startswith(name + ' ')) / 1e6:.2f} ms a step")
     if not sum(phase.counts[FIGURES.index("launch")] for phase in phases):
         raise SystemExit("eidolon calibrate: the profiler saw no launch: is CUPTI there, and not in use by another?")
-    text = table(phases, output.provenance(note), reference.measure_ns())
+    text = table(phases, output.provenance(note), reference_load.measure_ns())
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, "utf-8")
     say(f"{out}: mean distance {fit(phases)[1]:.1%} over {len(phases)} phases")

@@ -9,9 +9,9 @@ from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.fabric import builders, settings
+from eidolon_simcore.fabric.network import Network
 from eidolon_simcore.fabric.settings import Settings
 from eidolon_simcore.fabric.topology import Port, Topology
-from eidolon_simcore.network import Network
 
 NIC = 50_000_000_000
 

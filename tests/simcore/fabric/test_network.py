@@ -9,10 +9,11 @@ import fabrics
 import numpy as np
 import pytest
 
-from eidolon_simcore import catalogue, hostcost
+from eidolon_simcore import catalogue
+from eidolon_simcore.costs import hostcost
 from eidolon_simcore.engine.interface import OPERATION, Op
 from eidolon_simcore.fabric import tuner
-from eidolon_simcore.network import Network, Port
+from eidolon_simcore.fabric.network import Network, Port
 
 TRUTH = Path(__file__).parents[3] / "bench" / "truth" / "h100_collectives_graph.jsonl"
 #: Microseconds a call on H100 SXM in CUDA graphs (NCCL 2.28.9, NVLS off), by total bytes.

@@ -1,0 +1,173 @@
+"""Patterns of collectives: what an operation of a group of GPUs puts on the fabric's links, and for how long.
+
+The tuner (:mod:`.fabric.tuner`) says what NCCL does and how long each part takes by itself, the scheme
+(:mod:`.fabric.algorithms`) which routes carry it. Here both become flows of the engine: on an idle fabric they end when
+the tuner says, on a busy one the engine's fair shares say when. NVLink flows carry the bytes that the wire could have
+moved in the time the algorithm needs it (protocol overhead is time on the wire), NIC flows the bytes over what the
+protocol achieves of a NIC. Equal routes are one flow; patterns are kept, by operation and size, with their group.
+
+A send and its receive are one flow. A group of sends (an all-to-all) takes as long as its busiest port needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.engine.interface import Engine, Flow
+from eidolon_simcore.fabric import builders, ncclxml, tuner
+from eidolon_simcore.fabric.algorithms import Group, loads
+from eidolon_simcore.fabric.routing import Route, Router
+from eidolon_simcore.fabric.settings import FabricError, Settings
+from eidolon_simcore.fabric.topology import Port, Topology
+
+__all__ = ["Network", "Pattern", "Port", "Team"]
+
+ALONE_NS = 2_000  #: an operation of one member: a launch and no wire
+
+
+class Link(NamedTuple):
+    """A link of the engine: its number there, a short stable name, what kind of link it is."""
+
+    number: int
+    name: str
+    tier: str
+    bytes_per_s: int
+
+
+class Pattern(NamedTuple):
+    """What an operation puts on the wire, and for how long it would have it to itself."""
+
+    latency_ns: int
+    flows: tuple[Flow, ...]
+    alone_ns: int
+    number: int = -1  #: of the flows in the engine
+    algorithm: str = ""  #: ``ring/Simple``; empty for one member
+    source: str = "interpolated"  #: of the time: ``roofline`` where no measurement of the kind stands behind it
+
+
+@dataclass(slots=True)
+class Team:
+    """The members of a communicator, in its order, what their environment says, and their patterns."""
+
+    group: Group
+    shape: tuner.Shape
+    wanted: tuner.Options
+    patterns: dict[tuple[str, int, int, bool], Pattern] = field(default_factory=dict)
+
+
+class Network:
+    """A fabric whose links are the engine's, made as they are used."""
+
+    def __init__(self, engine: Engine, gpu: Gpu, settings: Settings) -> None:
+        self._engine = engine
+        self.settings = settings
+        self.fabric: Topology = builders.build(settings)
+        self.router = Router(self.fabric, settings.routing == "spray", settings.seed, settings.pxn)
+        self.tuner = tuner.Tuner.of(gpu, settings.nvlink_bytes_per_s or settings.pcie_bytes_per_s)
+        self._measured = tuner.family(gpu) == gpu.key
+        try:
+            self._ring = ncclxml.ring(settings.graph_xml) if settings.graph_xml else ()
+        except ValueError as error:
+            raise FabricError("graph_xml", str(error)) from error
+        self._links: dict[int, int] = {}
+        self._named: list[Link] = []
+        self._pairs: dict[tuple[Port, Port, int, tuner.Options], Pattern] = {}
+        self._teams: dict[tuple[tuple[Port, ...], tuner.Options], Team] = {}
+
+    def links(self) -> list[Link]:
+        """Links made so far, by their numbers."""
+        return self._named
+
+    def ports(self, port: Port) -> tuple[int, ...]:
+        """The engine's links that a GPU moves other GPUs' bytes through by its own kernels: its NVLinks, both
+        directions; PCIe where it has none."""
+        fabric = self.fabric
+        out = [fabric.links[link] for link in fabric.out[fabric.gpus[port]]]
+        own = [link for link in out if fabric.tier(link) == "nvlink"] or out
+        return tuple(self._link(way) for link in own for way in (link.number, link.number ^ 1))
+
+    @property
+    def init_ns(self) -> int:
+        return tuner.init_ns()
+
+    def team(self, members: Sequence[Port], wanted: tuner.Options | None = None) -> Team:
+        """``members`` in the communicator's order. Raises :class:`~.fabric.routing.NoRouteError`."""
+        key = (tuple(members), wanted or tuner.Options())
+        found = self._teams.get(key)
+        if found is None:
+            group = Group(self.router, key[0], self._ring)
+            shape = tuner.Shape(len(key[0]), len(group.domains), group.local, group.nic_bytes_per_s(), group.path_ns())
+            found = self._teams[key] = Team(group, shape, key[1])
+        return found
+
+    def collective(self, op: str, size_bytes: int, team: Team, root: int = 0, *, in_switch: bool = True) -> Pattern:
+        """``size_bytes``: the larger buffer of one member. ``in_switch``: an NVSwitch can reduce the type."""
+        key = (op, size_bytes, root if op in ("broadcast", "reduce", "gather", "scatter") else 0, in_switch)
+        found = team.patterns.get(key)
+        if found is None:
+            wanted = team.wanted if in_switch else replace(team.wanted, nvls=False)
+            found = team.patterns[key] = self._collective(op, size_bytes, team, root, wanted)
+        return found
+
+    def pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options | None = None) -> Pattern:
+        """A send and its receive."""
+        wanted = wanted or tuner.Options()
+        key = (source, target, size_bytes, wanted)
+        found = self._pairs.get(key)
+        if found is None:
+            if source == target:
+                found = self._nothing()
+            else:
+                domains = 1 if self.fabric.domain(source) == self.fabric.domain(target) else 2
+                ways = self.router.between(source, target)
+                latency = max(self.router.latency_ns(way.route) for way in ways)
+                rate = min(self.fabric.links[k].bytes_per_s for k in ways[0].route)
+                shape = tuner.Shape(2, domains, 1 if domains == 2 else 2, rate if domains == 2 else 0, latency)
+                choice = self.tuner.choose("send", size_bytes, shape, wanted)
+                size = self._inside_bytes(choice, ways[0].route) if domains == 1 else choice.outside_bytes
+                flows = [(way.route, size * way.part) for way in ways]
+                found = self._pattern(choice, flows, shape)
+            self._pairs[key] = found
+        return found
+
+    def _collective(self, op: str, size_bytes: int, team: Team, root: int, wanted: tuner.Options) -> Pattern:
+        if team.shape.ranks == 1:
+            return self._nothing()
+        choice = self.tuner.choose(op, size_bytes, team.shape, wanted)
+        flows = []
+        for share in team.group.scheme(choice.algorithm, op, root):
+            size = share.inside * self._inside_bytes(choice, share.route) if share.inside else 0.0
+            flows.append((share.route, size + share.outside * choice.outside_bytes))
+        return self._pattern(choice, flows, team.shape)
+
+    def _inside_bytes(self, choice: tuner.Choice, route: Route) -> float:
+        return choice.inside_us * 1e-6 * min(self.fabric.links[link].bytes_per_s for link in route)
+
+    def _nothing(self) -> Pattern:
+        return Pattern(ALONE_NS, (), ALONE_NS, self._engine.pattern(()))
+
+    def _pattern(self, choice: tuner.Choice, flows: Sequence[tuple[Route, float]], shape: tuner.Shape) -> Pattern:
+        sized = [(route, max(1, round(size))) for route, size in flows]
+        links = self.fabric.links
+        through = max(
+            (-(-round(size) * 1_000_000_000 // links[link].bytes_per_s) for link, size in loads(sized).items()),
+            default=0,
+        )
+        made = tuple(Flow(tuple(self._link(link) for link in route), size) for route, size in sized)
+        latency_ns = round(choice.latency_us * 1e3)
+        measured = self._measured and shape.domains == 1 and shape.ranks <= tuner.MEASURED_RANKS
+        name = f"{choice.algorithm}/{choice.protocol}"
+        number = self._engine.pattern(made)
+        return Pattern(
+            latency_ns, made, max(1, latency_ns + through), number, name, "interpolated" if measured else "roofline"
+        )
+
+    def _link(self, link: int) -> int:
+        number = self._links.get(link)
+        if number is None:
+            found = self.fabric.links[link]
+            number = self._links[link] = self._engine.link(found.bytes_per_s)
+            self._named.append(Link(number, found.name, self.fabric.tier(found), found.bytes_per_s))
+        return number

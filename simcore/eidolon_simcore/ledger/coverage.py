@@ -1,0 +1,110 @@
+"""Where a run's device time comes from: by family and source, and its costliest operations with their expected errors.
+Of runs with steps it is the time of their steps, without what came before the end of the first.
+
+Goes into ``summary.json``; ``eidolon explain`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eidolon_simcore.costs.kernel_names import demangle
+from eidolon_simcore.costs.roofline import kernel_key
+from eidolon_simcore.signature import Signature
+
+MAX_OPERATIONS = 50  #: in the summary
+MAX_NAME = 160
+_SIZES = {
+    "gemm": ("m", "n", "k", "batch", "ta", "tb"),
+    "conv": ("n", "c", "h", "w", "k", "r", "s"),
+    "attention": ("b", "h", "kvh", "sq", "skv", "d", "causal"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Device time of one signature in one rank; ``error`` is relative."""
+
+    signature: Signature
+    operator: Signature | None
+    count: int
+    ns: int
+    source: str
+    error: float
+    free: int = 0  #: how many of them took no time
+
+
+def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
+    """``families``: nanoseconds by family and source. ``operations``: the costliest, with their expected errors.
+    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound; ``errors``: the
+    same by source. (Collectives are not in it: their errors are those of the fabric's model.)
+    ``free``: how many operations took no time, by name: none may (law 2)."""
+    families: dict[str, dict[str, int]] = {}
+    operations: dict[tuple[str, str, str], dict[str, Any]] = {}
+    free: dict[str, int] = {}
+    total = wrong = 0.0
+    by_error: dict[str, list[float]] = {}  # by source: time, and that times its error
+    for one in spent:
+        family, name = _names(one.signature)
+        if one.free:
+            free[f"{family} {name}".strip()] = free.get(f"{family} {name}".strip(), 0) + one.free
+        if not one.count:
+            continue
+        by_source = families.setdefault(family, {})
+        by_source[one.source] = by_source.get(one.source, 0) + one.ns
+        operator = one.operator.name if one.operator is not None else ""
+        entry = operations.setdefault(
+            (family, name, operator),
+            {
+                "family": family,
+                "name": name,
+                "operator": operator,
+                "count": 0,
+                "ns": 0,
+                "source": one.source,
+                "expected_error": one.error,
+            },
+        )
+        if one.ns > entry["ns"]:  # signatures that share a name: the costliest speaks for them
+            entry["source"], entry["expected_error"] = one.source, one.error
+        entry["count"] += one.count
+        entry["ns"] += one.ns
+        total += one.ns
+        wrong += one.ns * one.error
+        sums = by_error.setdefault(one.source, [0.0, 0.0])
+        sums[0] += one.ns
+        sums[1] += one.ns * one.error
+    costliest = sorted(operations.values(), key=lambda e: (-e["ns"], e["family"], e["name"], e["operator"]))
+    for entry in costliest:
+        entry["expected_error"] = round(entry["expected_error"], 4)
+        entry["share"] = round(entry["ns"] / total, 6) if total else 0.0
+    return {
+        "expected_error": round(wrong / total, 4) if total else 0.0,
+        "errors": {source: round(off / ns, 4) for source, (ns, off) in sorted(by_error.items()) if ns},
+        "free": dict(sorted(free.items())),
+        "families": {
+            family: dict(sorted(by_source.items()))
+            for family, by_source in sorted(families.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+        },
+        "operations": costliest[:MAX_OPERATIONS],
+    }
+
+
+def doubts(found: Mapping[str, Any], unknown_share: float, limit: float) -> list[str]:
+    """What is wrong with a run's costs, a line each: a strict run fails for it."""
+    lines = []
+    if unknown_share > limit:
+        lines.append(f"{unknown_share:.0%} of the device time has no known cost (limit {limit:.0%})")
+    if found["free"]:
+        lines.append(f"{sum(found['free'].values())} operations took no time: {', '.join(found['free'])}")
+    return lines
+
+
+def _names(signature: Signature) -> tuple[str, str]:
+    if signature.kind == "kernel":
+        name = kernel_key(demangle(signature.name))
+        return "kernel " + name.split("<", 1)[0].rsplit("::", 1)[-1], name[:MAX_NAME]
+    sizes = [f"{key}={signature.get(key)}" for key in _SIZES.get(signature.kind, ()) if key in signature.attributes]
+    family = f"{signature.kind} {signature.name}" if signature.kind in ("conv", "attention") else signature.kind
+    return family, " ".join([signature.name, *sizes])[:MAX_NAME]

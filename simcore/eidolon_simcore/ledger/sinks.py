@@ -1,0 +1,108 @@
+"""What has become final is told once, to everyone who wants to know: accounts, recording.
+
+The simulation takes spans from the engine in one place and hands them to its *sinks*. A sink hears, in this order for
+each rank: its lanes, its step marks as they were written, its matched collective calls, its final spans; and for the
+run, each step once it is final, after all spans of all ranks up to it. Nothing is told twice and nothing is taken
+back. Sinks are called by the simulation thread, so they should be quick, and share nothing with other threads but
+what they publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from eidolon_simcore.costs.work import Work
+from eidolon_simcore.fabric.network import Pattern
+from eidolon_simcore.ledger.steps import Step
+
+NO_DEVICE = 0xFFFF  #: the device of lanes on which communicators are made
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """A collective, or a send and its receive, whose members' calls have all come."""
+
+    handle: int  #: the engine's
+    op: str  #: as in signatures: ``all_reduce``, ...; a pair is ``send``
+    bytes: int  #: the larger buffer of one member
+    communicator: str
+    position: int  #: in the communicator's order of calls
+    ranks: tuple[int, ...]  #: of the members, in the communicator's order; a pair: sender, receiver
+    seqs: tuple[int, ...]  #: of their records
+    pattern: Pattern
+
+
+class Sink(Protocol):
+    """Somebody who wants to know."""
+
+    def lane(self, rank: int, lane: int, server: int, device: int) -> None:
+        """A stream of a rank, before its first span; ``device`` may be :data:`NO_DEVICE`."""
+
+    def mark(self, rank: int, seq: int, work: Work) -> None:
+        """A step mark as written, with the rank's work since the one before it; :meth:`step` says which end steps."""
+
+    def collective(self, call: CollectiveCall) -> None:
+        """A matched call, before its spans."""
+
+    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+        """What a rank has asked the engine for (:data:`~.engine.interface.OPERATION`), as it did."""
+
+    def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
+        """From its record ``seq`` on, a rank has this much allocated on a device."""
+
+    def spans(self, rank: int, spans: NDArray[Any]) -> None:
+        """Final spans (:data:`~.engine.interface.SPAN`) in order of ``seq``; labels are those of the
+        run's :class:`~.labels.Labels`."""
+
+    def step(self, step: Step) -> None:
+        """A final step; its ``cuts`` say where it ends on each rank that took part."""
+
+    def close(self) -> None:
+        """The run is over; nothing follows."""
+
+
+class Sinks:
+    """Several sinks as one."""
+
+    def __init__(self, sinks: Sequence[Sink] = ()) -> None:
+        self._sinks = tuple(sinks)
+
+    def __bool__(self) -> bool:
+        """Somebody listens."""
+        return bool(self._sinks)
+
+    def lane(self, rank: int, lane: int, server: int, device: int) -> None:
+        for sink in self._sinks:
+            sink.lane(rank, lane, server, device)
+
+    def mark(self, rank: int, seq: int, work: Work) -> None:
+        for sink in self._sinks:
+            sink.mark(rank, seq, work)
+
+    def collective(self, call: CollectiveCall) -> None:
+        for sink in self._sinks:
+            sink.collective(call)
+
+    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+        for sink in self._sinks:
+            sink.operations(rank, operations)
+
+    def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
+        for sink in self._sinks:
+            sink.memory(rank, seq, device, allocated_bytes)
+
+    def spans(self, rank: int, spans: NDArray[Any]) -> None:
+        for sink in self._sinks:
+            sink.spans(rank, spans)
+
+    def step(self, step: Step) -> None:
+        for sink in self._sinks:
+            sink.step(step)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()

@@ -1,0 +1,256 @@
+"""The gRPC service: streams on one side, one simulation thread on the other.
+
+Every stream has a thread that reads it and one that writes it (gRPC's own); they do nothing but pass messages. All
+state belongs to the thread that runs :meth:`Service.run`: it takes everything that has arrived, hands it to the
+:class:`~.simulation.Simulation`, and lets it answer once for the whole round. A blocking request is on
+its way back a fraction of a millisecond after it came.
+
+With TLS (:class:`Security`) the agents pin the core's self-signed certificate. In both cases a hello must bring the
+run's token.
+
+Readers on other threads (HTTP) get :attr:`Service.status` and :attr:`Service.snapshot`, immutable, which the simulation
+thread replaces.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
+from eidolon_simcore.ledger.snapshot import Snapshot
+from eidolon_simcore.run.cause import Cause
+from eidolon_simcore.run.server import RejectedError
+from eidolon_simcore.run.simulation import CLOCKS_EVERY_S, Simulation
+from eidolon_simcore.run.status import status
+
+MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; a larger one fails the run
+GRPC_MESSAGE_BYTES = 16 << 20  #: what gRPC itself refuses, before it is in memory
+HELLO_LIMIT_S = 10.0  #: for the first message of a stream
+ROUND = 1_000  #: messages of one round at most, so that answers do not wait for a flood
+SNAPSHOT_EVERY_S = 0.2  #: how often readers get something new; a new status at each final step, too
+STALE_S = 30.0  #: a simulation thread that did not tick for so long is not healthy
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What the core proves itself with, and what agents must bring: the files of ``--tls DIR``."""
+
+    token: str
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def read(cls, directory: Path) -> Security:
+        """Reads ``token``, ``tls.crt`` and ``tls.key``. Raises :class:`OSError`, :class:`ValueError`."""
+        token = (directory / "token").read_text("ascii").strip()
+        if len(token) < 32:
+            raise ValueError(f"{directory / 'token'}: {len(token)} characters are too few for a token (32)")
+        return cls(token, (directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
+
+    def credentials(self) -> grpc.ServerCredentials:
+        return grpc.ssl_server_credentials([(self.key, self.certificate)])
+
+
+class _Stream:
+    """One connected agent, as the simulation thread sees it."""
+
+    def __init__(self) -> None:
+        self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
+        self.began_at = time.monotonic()
+        self.server: int | None = None  # after hello
+        self.over = False
+
+    def send(self, message: pb.CoreMessage) -> None:
+        self.out.put(message)
+
+    def end(self, error: RejectedError | None = None) -> None:
+        if not self.over:
+            self.over = True
+            self.out.put(error)
+
+
+class _Opened:
+    """Stands in the inbox for the beginning of a stream."""
+
+
+class Service(pb_grpc.SimulationServicer):
+    """Serves one run."""
+
+    def __init__(self, simulation: Simulation, security: Security | None = None) -> None:
+        self._simulation = simulation
+        self._security = security
+        self._ticked_at = self._shown_at = self._snapshot_at = time.monotonic()
+        self._shown_steps = 0
+        self.status: Mapping[str, Any] = status(simulation)  #: replaced, never changed: any thread may read it
+        self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: the same
+        self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | _Opened | None]] = queue.SimpleQueue()
+        self._streams: set[_Stream] = set()  # that said hello
+        self._silent: set[_Stream] = set()  # that did not yet
+        # threads are made as streams need them; there may be a few more streams than servers while one reconnects
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 16, thread_name_prefix="stream"),
+            options=[
+                ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                # An agent whose machine vanished is noticed, so that its successor is not refused.
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 5_000),
+            ],
+        )
+        pb_grpc.add_SimulationServicer_to_server(self, self._server)
+
+    def listen(self, address: str) -> str:
+        """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""
+        host = address.rpartition(":")[0]
+        try:
+            if self._security is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._security.credentials())
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        if not port:
+            raise OSError(f"cannot listen on {address}")
+        self._server.start()
+        return f"{host}:{port}"
+
+    def cancel(self) -> None:
+        """From any thread or signal handler: end the run."""
+        self._inbox.put((None, None))
+
+    # ---- gRPC's threads -------------------------------------------------------------------------------------------
+
+    def Connect(  # noqa: N802 (the name is the protocol's)
+        self, request_iterator: Iterator[pb.AgentMessage], context: grpc.ServicerContext
+    ) -> Iterator[pb.CoreMessage]:
+        stream = _Stream()
+        self._inbox.put((stream, _Opened()))
+
+        def read() -> None:
+            try:
+                for message in request_iterator:
+                    self._inbox.put((stream, message))
+            except grpc.RpcError:
+                pass  # the stream broke: told below like an orderly end
+            except Exception:
+                if context.is_active():
+                    raise
+            finally:
+                self._inbox.put((stream, None))
+
+        threading.Thread(target=read, name="stream-reader", daemon=True).start()
+        context.add_callback(lambda: stream.out.put(None))
+        while True:
+            message = stream.out.get()
+            if message is None:
+                return
+            if isinstance(message, RejectedError):
+                context.abort(getattr(grpc.StatusCode, message.status), str(message))
+            yield message
+
+    # ---- the simulation thread ------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs the simulation to its end and writes the summary."""
+        simulation = self._simulation
+        try:
+            while not simulation.finished(time.monotonic()):
+                self._round(simulation)
+                simulation.tick(time.monotonic())
+                self._ticked_at = time.monotonic()
+                self._end_silent(self._ticked_at)
+                self._show(self._ticked_at)
+        except Exception as error:
+            traceback.print_exc()
+            text = f"internal error: {type(error).__name__}: {error}; see the core's log"
+            simulation.fail(text, time.monotonic(), cause=Cause.INTERNAL_ERROR)
+        try:
+            simulation.finish(time.monotonic())
+        finally:
+            self._ticked_at = float("inf")  # nothing more has to tick
+            self._show(float("inf"))
+            for stream in self._streams:
+                stream.end()
+            self._server.stop(grace=1.0).wait()
+
+    def healthy(self) -> bool:
+        """From any thread: the simulation thread goes round, or has ended the run."""
+        return time.monotonic() - self._ticked_at < STALE_S
+
+    def _show(self, now: float) -> None:
+        if now - self._snapshot_at >= SNAPSHOT_EVERY_S:
+            self._snapshot_at = now
+            self.snapshot = self._simulation.snapshot(time.monotonic())
+        steps = len(self._simulation.steps)
+        if now - self._shown_at >= SNAPSHOT_EVERY_S or steps != self._shown_steps:
+            self._shown_at, self._shown_steps = now, steps
+            self.status = status(self._simulation)
+
+    def _round(self, simulation: Simulation) -> None:
+        try:
+            item: Any = self._inbox.get(timeout=CLOCKS_EVERY_S)
+        except queue.Empty:
+            return
+        for _ in range(ROUND):
+            self._take(simulation, *item)
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+        else:
+            self._take(simulation, *item)
+        simulation.advance(time.monotonic())
+
+    def _take(self, simulation: Simulation, stream: _Stream | None, message: pb.AgentMessage | _Opened | None) -> None:
+        now = time.monotonic()
+        if stream is None:
+            simulation.cancel(now)
+            return
+        if isinstance(message, _Opened):
+            self._silent.add(stream)
+            return
+        if message is None:
+            self._streams.discard(stream)
+            self._silent.discard(stream)
+            stream.end()
+            if stream.server is not None:
+                simulation.closed(stream.server, now)
+            return
+        if stream.over:
+            return
+        try:
+            size = message.ByteSize()
+            if stream.server is not None:
+                if size > MAX_MESSAGE_BYTES:
+                    simulation.reject(stream.server, f"a message of {size} bytes (limit {MAX_MESSAGE_BYTES})", now)
+                simulation.message(stream.server, message, now)
+                if message.HasField("goodbye"):
+                    stream.end()
+            elif message.HasField("hello"):
+                self._silent.discard(stream)
+                stream.server = simulation.hello(message.hello, stream.send, now)
+                self._streams.add(stream)
+            else:
+                raise RejectedError("FAILED_PRECONDITION", "a stream begins with hello")  # noqa: TRY301
+        except RejectedError as error:
+            stream.end(error)
+
+    def _end_silent(self, now: float) -> None:
+        """Ends streams that never said who they are. They are strangers: the run does not care."""
+        for stream in [s for s in self._silent if now - s.began_at > HELLO_LIMIT_S]:
+            self._silent.discard(stream)
+            stream.end(RejectedError("DEADLINE_EXCEEDED", f"no hello within {HELLO_LIMIT_S:g} s"))

@@ -1,0 +1,36 @@
+"""Dividing a communicator: each member says its color and key and is told its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import BLOCKING, FOREGROUND, FakeRank
+from test_simulation import Run
+
+from eidolon_simcore.run.event_records import Kind
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, ranks_per_server=3)
+
+
+def split(rank: FakeRank, at: int, color: int, key: int, position: int = 0) -> int:
+    signature = {"parent": 7, "position": position, "color": color, "key": key, "rank": at, "size": 3}
+    sig = rank.signature("split", f"all/split{position}", **signature)
+    return rank.write(Kind.COMM_INIT, sig=sig, flags=FOREGROUND | BLOCKING)
+
+
+def test_members_of_a_color_are_ordered_by_key(run: Run) -> None:
+    ranks = [FakeRank(session) for session in (1, 2, 3)]
+    for at, rank in enumerate(ranks):
+        run.join(at + 1, at, 3)
+        rank.comm(7, at, 3)
+    seqs = [split(ranks[0], 0, 5, 9), split(ranks[1], 1, -1, 0), split(ranks[2], 2, 5, 1)]
+    run.batch(ranks[0])
+    run.batch(ranks[1])
+    assert (1, seqs[0]) not in run.replies()  # one member has not chosen yet
+    run.batch(ranks[2])
+    values = [run.replies()[session, seq][1] for session, seq in zip((1, 2, 3), seqs, strict=True)]
+    assert values == [1 << 32 | 2, -1, 0 << 32 | 2]
