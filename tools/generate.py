@@ -19,6 +19,9 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parent))
+import fidelity_page
+
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds/simulatedcluster.yaml")
 CHART: Final = Path("charts/eidolon")
@@ -36,6 +39,7 @@ def generated() -> dict[Path, str]:
         CHART / "templates/crd.yaml": crd_template(crd),
         Path("docs/reference-simulatedcluster.md"): crd_page(yaml.safe_load(crd)),
         Path("docs/reference-chart.md"): values_page(values, schema),
+        fidelity_page.PAGE: fidelity_page.page(ROOT),
     }
 
 

@@ -4,18 +4,18 @@ measured or interpolated cost), of kernels against traces (``--traces``), of fra
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.fidelity import frameworks, running, traces, truth
+from bench.fidelity import frameworks, results, running, traces, truth
 
 ALLOCATED_BAR, RESERVED_BAR = 0.005, 0.03
 SHOWN, SHOWN_CHARACTERS = 5, 110  #: differences of a trace, and how much of a name
+#: What the result of a trace names: families of device time by their names in it, and parts of the step.
+FAMILIES, TIMES = {"gemm": "gemm", "attention": "attention", "nccl": traces.NCCL}, ("exposed", "idle", "span")
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=900, help="real time allowed to one line")
     parser.add_argument("--gpu", choices=truth.RUNS, default="h100", help="whose real runs")
     parser.add_argument("--jobs", type=int, default=1, help="lines that run side by side")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="put the results into this file of JSON lines")
     parser.add_argument("--check", action="store_true", help="fail where a memory peak misses its bar")
     parser.add_argument("--subset", action="store_true", help="only the lines of the short report for CI")
     parser.add_argument("--regressions", action="store_true", help="fail where a step time is worse than it was")
@@ -80,17 +80,22 @@ def _steps(arguments: argparse.Namespace) -> None:
         )
         figures.append(
             {
+                "kind": "step",
                 "line": line.name,
+                "gpus": line.world,
                 "host_bound": line.host_bound,
-                "result": result,
-                "real": line.fields,
-                "step_error": step,
+                "here_ms": result["step_ms_median"],
+                "real_ms": line.fields["step_ms_median"],
+                "real_min_ms": line.fields["step_ms_min"],
+                "real_max_ms": line.fields["step_ms_max"],
+                "error": step,
                 "median_error": result["step_ms_median"] / line.fields["step_ms_median"] - 1,
                 "allocated_error": allocated,
                 "reserved_error": reserved,
                 "known_share": truth.known_share(outcome.summary),
-                "free": outcome.summary.get("coverage", {}).get("free", {}),
-                "summary": outcome.summary,
+                "free": sum(outcome.summary.get("coverage", {}).get("free", {}).values()),
+                "wall_s": round(outcome.wall_s, 1),
+                **results.provenance(),
             }
         )
         if abs(allocated) > ALLOCATED_BAR or abs(reserved) > RESERVED_BAR:
@@ -99,16 +104,16 @@ def _steps(arguments: argparse.Namespace) -> None:
     for text in truth.means(figures):
         print(text)
     _write(arguments.json, figures)
-    worse = truth.regressions(arguments.gpu, {one["line"]: one["step_error"] for one in figures})
+    worse = truth.regressions(arguments.gpu, {one["line"]: one["error"] for one in figures})
     if arguments.regressions and (worse or len(figures) < len(chosen)):
         raise SystemExit("worse than bench/fidelity/baseline.json, or no result: " + "; ".join(worse + missed))
     if arguments.check and missed:
         raise SystemExit("memory peaks off, or no result: " + "; ".join(missed))
 
 
-def _write(path: Path | None, figures: list[dict[str, Any]]) -> None:
+def _write(path: Path | None, figures: list[results.Record]) -> None:
     if path is not None:
-        path.write_text(json.dumps(figures, indent=1) + "\n")
+        results.write(path, figures)
 
 
 # ---- kernels of traces -----------------------------------------------------------------------------------------------
@@ -149,15 +154,25 @@ def _one_trace(name: str, found: traces.Comparison) -> dict[str, Any]:
         ms, other_ms = getattr(real_times, title), getattr(here_times, title)
         print(f"    {title:<24} {'':>6} {'':>6} {ms:>9.2f} {other_ms:>9.2f} {_error(ms, other_ms):>7}")
     print(flush=True)
+    computing = [pair for family, pair in families.items() if family != traces.NCCL]
     return {
-        "trace": name,
-        "launches": [launched, here, found.equal],
-        "differences": [[one.stream, one.at, one.real, one.here] for one in found.differences],
-        "calls": kinds,
-        "families": families,
-        "real": asdict(real_times),
-        "here": asdict(here_times),
+        "kind": "trace",
+        "line": name,
+        "launches": launched,
+        "here_launches": here,
+        "equal": found.equal,
+        "calls": sum(count for (count, _), _ in kinds.values()),
+        "device_error": _relative(computing),
+        **{f"{title}_error": _relative([families[key]] if key in families else []) for title, key in FAMILIES.items()},
+        **{f"{title}_ms": [getattr(real_times, title), getattr(here_times, title)] for title in TIMES},
+        **results.provenance(running.FRAMEWORKS if name in traces.TITAN else None),
     }
+
+
+def _relative(pairs: list[tuple[traces.Sum, traces.Sum]]) -> float | None:
+    """The error of a sum of device time; None where the real step has none of it."""
+    real, here = (sum(pair[side][1] for pair in pairs) for side in (0, 1))
+    return here / real - 1 if real else None
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -201,24 +216,28 @@ def _frameworks(arguments: argparse.Namespace) -> None:
             f"{name:<35} {here.speed:>9.6g} {real.speed:>9.6g} {between:>19} {error:>+6.1%}{bound} {real.unit}",
             flush=True,
         )
-        peaks = {}
+        peaks: results.Record = {"memory_unit": "GiB" if line.titan else "MiB"}
         for title in ("allocated", "reserved"):
             before, after = getattr(real, title), getattr(here, title)
             off = frameworks.memory_error(before, after)
+            peaks |= {title: [max(before)] if line.titan and before else list(before), f"{title}_error": off}
             if off is not None:
-                peaks[title] = off
                 print(f"    {title}: real {_list(before)}; here {_list(after)}; worst {off:+.3%}", flush=True)
         figures.append(
             {
+                "kind": "framework",
                 "line": name,
+                "gpus": line.fields["world"],
                 "host_bound": line.host_bound,
                 "unit": real.unit,
-                "real": real.speed,
                 "here": here.speed,
-                "speed_error": error,
-                "median_error": here.speed / real.speed - 1,
-                "memory_errors": peaks,
-                "wall_s": done.wall_s,
+                "real": real.speed,
+                "real_min": min(real.speeds),
+                "real_max": max(real.speeds),
+                "error": error,
+                **peaks,
+                "wall_s": round(done.wall_s, 1),
+                **results.provenance(line.site),
             }
         )
     print("h: bound by the host; its error is the distance outside [min, max] of the real steps, over their median")

@@ -123,7 +123,7 @@ def means(figures: list[dict[str, Any]]) -> list[str]:
     """Lines of text: mean and greatest errors of both kinds of runs, coverage and operations without a cost."""
     texts = []
     for bound, bars in ((False, "bars: 2 %, 5 %"), (True, "bar: 8 %")):
-        errors = [abs(one["step_error"]) for one in figures if one["host_bound"] == bound]
+        errors = [abs(one["error"]) for one in figures if one["host_bound"] == bound]
         if errors:
             kind = "bound by the host" if bound else "bound by the GPU"
             mean, most = sum(errors) / len(errors), max(errors)
@@ -133,6 +133,6 @@ def means(figures: list[dict[str, Any]]) -> list[str]:
         share = sum(one["known_share"] for one in figures) / len(figures)
         text = f"device time with a measured or interpolated cost: mean {share:.1%}, least {least['known_share']:.1%}"
         texts.append(f"{text} ({least['line']}) (bar: 95 %)")
-        free = sum(count for one in figures for count in one["free"].values())
+        free = sum(one["free"] for one in figures)
         texts.append(f"operations that took no time: {free} (bar: 0)")
     return texts

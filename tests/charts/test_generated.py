@@ -61,11 +61,14 @@ def test_main_writes_only_what_is_stale(
         (tmp_path / path).write_text((ROOT / path).read_text("utf-8"), "utf-8")
     (tmp_path / "charts/eidolon/templates").mkdir()
     (tmp_path / "docs").mkdir()
+    for path in ("tools/fidelity.md.j2", "bench/fidelity/results", "bench/fidelity/predicted"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).symlink_to(ROOT / path)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 4
     assert generate.main([]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
     assert generate.main(["--check"]) == 0
     assert generate.main([]) == 0
     assert capsys.readouterr().out == ""
