@@ -1,7 +1,9 @@
-"""The documents: links lead somewhere, commands name files and targets that are there."""
+"""The documents: links lead somewhere; files, modules and targets that they name are there."""
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -14,7 +16,17 @@ from eidolon_simcore.run.cause import Cause
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PACKAGES = ("operator", "simcore", "interposer")  #: folders of the checkout that hold Python packages
+#: What a run, a user or a tool makes: files that pages name and no checkout has.
+MADE = {
+    *("cluster.yaml", "train.py", "host.yaml", "operators.parquet", "report.html", "trace.pftrace.gz"),
+    *("summary.json", "plan.json", "progress.jsonl", "tls.crt", "site-packages"),
+}
+UNTRACKED, SHOWN = ("build", "dist", "eidolon-runs", "__pycache__"), (".ci", ".github")
+#: Modules that come from elsewhere.
+FOREIGN = {"compileall", "torch.distributed.run", "torchtitan.train"}
+SUFFIXES = r"\.(?:py|cpp|h|c|toml|yaml|json|jsonl|md|proto|parquet|j2|txt|sh|et)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -29,6 +41,57 @@ def test_commands_name_files_that_are_there(page: Path) -> None:
     commands = "\n".join(re.findall(r"```console\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
     named = re.findall(r"(?<![\w/.-])(?:examples|charts|crds|tools)/[\w./-]+", commands)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@functools.cache
+def files() -> frozenset[str]:
+    """Every file and folder of the checkout, and every end of its path: ``a/b/c``, ``b/c``, ``c``."""
+    found = set()
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name in SHOWN or not (name.startswith(".") or name in UNTRACKED)]
+        for name in (*names, *folders):
+            parts = (Path(folder) / name).relative_to(ROOT).parts
+            found.update("/".join(parts[i:]) for i in range(len(parts)))
+    return frozenset(found)
+
+
+def code(page: Path) -> list[str]:
+    """What a page sets in code within its prose."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_the_text_names_are_there(page: Path) -> None:
+    """A name with a suffix that files here have, or a path that begins at a folder of the checkout."""
+    top = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    named = [
+        span
+        for span in code(page)
+        if re.fullmatch(r"[\w./-]+", span)
+        and not span.startswith(("/", "RUN/"))
+        and (re.search(rf"\w{SUFFIXES}$", span) or ("/" in span and span.split("/")[0] in top - {"build"}))
+    ]
+    assert [name for name in named if name.rstrip("/") not in files() and Path(name).name not in MADE] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_that_are_run_are_there(page: Path) -> None:
+    modules = set(re.findall(r"(?:python|nproc-per-node \d+) -m ([a-z_][\w.]*\w)", page.read_text("utf-8"))) - FOREIGN
+    missing = []
+    for module in modules:
+        path = module.replace(".", "/")
+        places = [ROOT / folder / f"{path}{end}" for folder in ("", *PACKAGES) for end in (".py", "/__main__.py")]
+        if not any(place.exists() for place in places):
+            missing.append(module)
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_targets_that_the_text_names_are_there(page: Path) -> None:
+    named = [word for span in code(page) if span.startswith("make ") for word in span.split()[1:]]
+    wanted = [word for word in named if re.fullmatch(r"[a-z0-9-]+", word)]
+    assert [word for word in wanted if word not in targets()] == []
 
 
 def targets() -> set[str]:
