@@ -13,16 +13,15 @@ import numpy as np
 
 RING_MAGIC = b"EIDRING1"
 SERVER_MAGIC = b"EIDSERV1"
-ABI_VERSION = 1
+ABI_VERSION = 2
 REPLY_SLOTS = 256
-STREAM_PAGES = 4096
+MAX_DEVICES = 64  #: emulated GPUs of one server; words of ``used_bytes``
 SEQ_MASK = 0xFFFF_FFFF  #: records and reply slots hold the low half of a sequence number
 
 
 class Kind(enum.IntEnum):
-    """What one intercepted call was."""
+    """What one intercepted call was. Numbers 0 and 22 are reserved: earlier versions of the ABI used them."""
 
-    NOP = 0
     HOST = 1
     KERNEL = 2
     COPY = 3
@@ -44,7 +43,6 @@ class Kind(enum.IntEnum):
     COMM_DESTROY = 19
     GRAPH_LAUNCH = 20
     STREAM_CREATE = 21
-    STREAM_DESTROY = 22
     MEMORY = 23
     IDLE = 24
     RESUME = 25
@@ -106,15 +104,6 @@ MESSAGE_HEAD = _structure(8, (0, "bytes", "<u4"), (4, "type", "<u2"), (6, "reser
 
 REPLY_SLOT = _structure(64, (0, "reply_seq", "<u4"), (4, "status", "<i4"), (8, "clock_ns", "<i8"), (16, "value", "<i8"))
 
-STREAM_PAGE = _structure(
-    32,
-    (0, "lock", "<u4"),
-    (4, "stream", "<u4"),
-    (8, "through_seq", "<u8"),
-    (16, "end_ns", "<i8"),
-    (24, "final_", "<u8"),
-)
-
 RING_HEADER = _structure(
     1792,
     (0, "magic", "S8"),
@@ -132,7 +121,6 @@ RING_HEADER = _structure(
     (76, "world", "<i4"),
     (80, "epoch_ns", "<i8"),
     (88, "session", "<u4"),
-    (92, "reserved0", "<u4"),
     # written by the shim
     (128, "head", "<u8"),
     (136, "defs_head", "<u8"),
@@ -151,7 +139,7 @@ RING_HEADER = _structure(
     (240, "delivered", "<u8"),
     (256, "fatal", "S1024"),
     # written by the shim
-    (1280, "used_bytes", "(64,)<i8"),
+    (1280, "used_bytes", f"({MAX_DEVICES},)<i8"),
 )
 
 SERVER_PAGE = _structure(
@@ -162,13 +150,11 @@ SERVER_PAGE = _structure(
     (16, "listening", "<u4"),
     (20, "reserved", "<u4"),
     (24, "heartbeat_ns", "<u8"),
-    (64, "used_bytes", "(64,)<i8"),
+    (64, "used_bytes", f"({MAX_DEVICES},)<i8"),
 )
-DEVICES = 64  #: words of ``used_bytes``
 
 SLOTS_OFFSET = RING_HEADER.itemsize
-PAGES_OFFSET = SLOTS_OFFSET + REPLY_SLOTS * REPLY_SLOT.itemsize
-FIXED_BYTES = PAGES_OFFSET + STREAM_PAGES * STREAM_PAGE.itemsize  #: where the three rings may begin
+FIXED_BYTES = SLOTS_OFFSET + REPLY_SLOTS * REPLY_SLOT.itemsize  #: where the three rings may begin
 
 
 def offset_of(structure: np.dtype[np.void], field: str) -> int:

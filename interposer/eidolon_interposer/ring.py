@@ -29,18 +29,15 @@ from numpy.typing import NDArray
 from eidolon_interposer import futex
 from eidolon_interposer.abi import (
     ABI_VERSION,
-    DEVICES,
     EVENT_RECORD,
     FIXED_BYTES,
-    PAGES_OFFSET,
+    MAX_DEVICES,
     REPLY_SLOT,
     REPLY_SLOTS,
     RING_HEADER,
     RING_MAGIC,
     SEQ_MASK,
     SLOTS_OFFSET,
-    STREAM_PAGE,
-    STREAM_PAGES,
     Flag,
     Kind,
     MessageType,
@@ -56,8 +53,8 @@ __all__ = ["Batch", "RingError", "RingReader", "Signature"]
 HEAD, TAIL = word_of(RING_HEADER, "head"), word_of(RING_HEADER, "tail")
 DEFS_HEAD, DEFS_TAIL = word_of(RING_HEADER, "defs_head"), word_of(RING_HEADER, "defs_tail")
 INBOX_HEAD, INBOX_TAIL = word_of(RING_HEADER, "inbox_head"), word_of(RING_HEADER, "inbox_tail")
-CLOSED, IDLE = word_of(RING_HEADER, "closed"), word_of(RING_HEADER, "idle")
-SESSION, CLOCK = word_of(RING_HEADER, "session"), word_of(RING_HEADER, "clock_ns")
+CLOSED, SESSION = word_of(RING_HEADER, "closed"), word_of(RING_HEADER, "session")
+CLOCK = word_of(RING_HEADER, "clock_ns")
 FATAL_STATUS, DELIVERED = word_of(RING_HEADER, "fatal_status"), word_of(RING_HEADER, "delivered")
 SPACE_WANTED, SPACE_BELL = word_of(RING_HEADER, "space_wanted"), word_of(RING_HEADER, "space_bell")
 INBOX_BELL = word_of(RING_HEADER, "inbox_bell")
@@ -65,7 +62,7 @@ FATAL_OFFSET, FATAL_BYTES = offset_of(RING_HEADER, "fatal"), 1024
 USED = offset_of(RING_HEADER, "used_bytes") // 8
 
 _REGIONS = (("records", "record", EVENT_RECORD.itemsize), ("defs", "defs", 1), ("inbox", "inbox", 1))
-_LAST_KIND = max(Kind)
+_IS_KIND = np.isin(np.arange(256), [int(kind) for kind in Kind])
 _MAX_CAPACITY = 1 << 40  # of any ring, in bytes
 _MAX_SIGNATURES = 1 << 22  # ids are handed out densely: more than this is nonsense, not a big program
 _INT64 = range(-(2**63), 2**63)
@@ -132,7 +129,7 @@ def is_locked(fd: int) -> bool:
 
 
 class RingReader:
-    """Reads one ring and writes what goes back: replies, payloads, clocks, progress, the end."""
+    """Reads one ring and writes what goes back: replies, payloads, clocks, the end."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -231,7 +228,7 @@ class RingReader:
 
     def used_bytes(self) -> list[int]:
         """Device memory that this rank holds, per device."""
-        return self._mapping.i64[USED : USED + DEVICES].tolist()
+        return self._mapping.i64[USED : USED + MAX_DEVICES].tolist()
 
     def has_news(self) -> bool:
         """True if there is something to take; costs two loads. A payload may wait for its record (see batch)."""
@@ -315,8 +312,8 @@ class RingReader:
         if not np.array_equal(records["seq"], expected):
             wrong = int(np.argmax(records["seq"] != expected))
             raise RingError(f"record {self._tail + wrong} has sequence number {records['seq'][wrong]}")
-        if records["kind"].max() > _LAST_KIND:
-            raise RingError(f"a record of kind {records['kind'].max()}")
+        if not _IS_KIND[records["kind"]].all():
+            raise RingError(f"a record of kind {records['kind'][np.argmin(_IS_KIND[records['kind']])]}")
         blocking = (records["flags"] & Flag.BLOCKING) != 0
         if (records["thread"][blocking] >= REPLY_SLOTS).any():
             raise RingError(f"a record waits in reply slot {records['thread'][blocking].max()} of {REPLY_SLOTS}")
@@ -419,18 +416,6 @@ class RingReader:
         """Makes the rank's clock readable to its background threads; a clock that went back is not shown (law 5)."""
         if clock_ns > self._mapping.i64[CLOCK]:
             self._mapping.i64[CLOCK] = clock_ns
-
-    def publish_stream(self, stream: int, through_seq: int, end_ns: int, final: bool) -> None:
-        """Says that the records of a stream up to ``through_seq`` ended by ``end_ns``."""
-        offset = PAGES_OFFSET + stream % STREAM_PAGES * STREAM_PAGE.itemsize
-        words, longs = self._mapping.u32, self._mapping.u64
-        lock = words[offset // 4] | 1
-        words[offset // 4] = lock  # odd: being written
-        words[offset // 4 + 1] = stream
-        longs[offset // 8 + 1] = through_seq
-        self._mapping.i64[offset // 8 + 2] = end_ns
-        longs[offset // 8 + 3] = int(final)
-        words[offset // 4] = (lock + 1) & 0xFFFF_FFFF
 
     def end(self, status: ReplyStatus, reason: str) -> None:
         """Ends the process at its next call, or in the one it waits in. The first reason stands."""

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eidolon_interposer import futex
-from eidolon_interposer.abi import ABI_VERSION, DEVICES, SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
+from eidolon_interposer.abi import ABI_VERSION, MAX_DEVICES, SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
 from eidolon_interposer.mapping import SharedMapping
 
 _BELL, _LISTENING = word_of(SERVER_PAGE, "bell"), word_of(SERVER_PAGE, "listening")
@@ -103,8 +103,8 @@ class ServerPage:
 
     def used_bytes(self, device: int) -> int:
         """Memory in use on a device, by all processes of the server."""
-        if not 0 <= device < DEVICES:
-            raise ValueError(f"device {device} of {DEVICES}")
+        if not 0 <= device < MAX_DEVICES:
+            raise ValueError(f"device {device} of {MAX_DEVICES}")
         return self._mapping.i64[_USED + device]
 
     def take_back(self, used_bytes: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class ServerPage:
         Shims add atomically; this is a read and a write. An allocation by another process in the instant between the
         two would be lost, which is the price of having no native code here.
         """
-        for device, taken in enumerate(used_bytes[:DEVICES]):
+        for device, taken in enumerate(used_bytes[:MAX_DEVICES]):
             used = self._mapping.i64[_USED + device]
             if 0 < taken <= used:
                 self._mapping.i64[_USED + device] = used - taken

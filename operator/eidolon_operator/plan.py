@@ -30,7 +30,7 @@ RING_RECORDS: Final = 1 << 16
 RING_DEFINITIONS_BYTES: Final = 4 << 20
 RING_INBOX_BYTES: Final = 4 << 20
 _RECORD_BYTES: Final = 32
-_RING_PAGES_BYTES: Final = 160 << 10  # header, reply slots and stream pages of abi.h, rounded up
+_RING_PAGES_BYTES: Final = 20 << 10  # header and reply slots of abi.h, rounded up to pages
 
 KNOWN_LIMIT_BYTES: Final = 1 << 20
 REPLY_TIMEOUT_MS: Final = 60_000

@@ -342,7 +342,7 @@ def test_an_unreadable_ring_ends_its_process(server: Server, core: Core) -> None
         file.write((9).to_bytes(4, "little"))
     (server.directory / "ranks" / "junk.ring").write_bytes(b"junk")
     server.agent.send_signal(signal.SIGCONT)
-    with pytest.raises(EndedError, match="the shim's ABI version is 9, the agent's is 1"):
+    with pytest.raises(EndedError, match="the shim's ABI version is 9, the agent's is 2"):
         writer.ask(Kind.CLOCK)
     writer.close(orderly=False)
     server.write_exit()

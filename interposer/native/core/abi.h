@@ -2,7 +2,7 @@
 //
 // A rank owns one file, `<EIDOLON_DIR>/ranks/<id>.ring`, mapped by both sides:
 //
-//   RingHeader | ReplySlot[kReplySlots] | StreamPage[kStreamPages] | records | definitions | inbox
+//   RingHeader | ReplySlot[kReplySlots] | records | definitions | inbox
 //
 //   records      fixed 32-byte EventRecord, shim -> agent. Its index is the rank-wide sequence number.
 //   definitions  variable-length messages, shim -> agent: signatures, payload bytes, text.
@@ -26,13 +26,13 @@
 namespace eidolon {
 
 inline constexpr char kRingMagic[8] = {'E', 'I', 'D', 'R', 'I', 'N', 'G', '1'};
-inline constexpr uint32_t kAbiVersion = 1;
-inline constexpr uint32_t kReplySlots = 256;   // one per thread of a rank that ever blocks
-inline constexpr uint32_t kStreamPages = 4096; // published progress per stream id (id modulo this)
+inline constexpr uint32_t kAbiVersion = 2;
+inline constexpr uint32_t kReplySlots = 256; // one per thread of a rank that ever blocks
+inline constexpr int kMaxDevices = 64;       // emulated GPUs of one server
 
-// What one intercepted call was. The meaning of `value` and `sig` is stated per kind.
+// What one intercepted call was. The meaning of `value` and `sig` is stated per kind. Numbers 0 and 22 are reserved:
+// earlier versions of the ABI used them.
 enum class Kind : uint8_t {
-  kNop = 0,
   kHost = 1,         // host-only call: costs host time, nothing else
   kKernel = 2,       // sig = operation signature
   kCopy = 3,         // sig = copy signature, value = bytes
@@ -40,7 +40,7 @@ enum class Kind : uint8_t {
   kEventRecord = 5,  // value = event key (unique per recording, never reused)
   kStreamWait = 6,   // stream waits for event key `value`
   kCollective = 7,   // sig = collective signature, value = position in its communicator (p2p: in its pair)
-  kCallback = 8,     // host function in stream order, value = callback id; reported back when it is due
+  kCallback = 8,     // host function in stream order, answered in its reply slot when it is due
   kSyncStream = 9,   // blocks until all work issued to `stream` before it has ended
   kSyncEvent = 10,   // blocks until event key `value` has ended
   kSyncDevice = 11,  // blocks until all work of this rank on `device` has ended
@@ -54,13 +54,12 @@ enum class Kind : uint8_t {
   kCommDestroy = 19, // value = communicator id (hash of its unique id and the split path)
   kGraphLaunch = 20, // host cost of a graph launch; its nodes follow as records flagged kInGraph
   kStreamCreate = 21,
-  kStreamDestroy = 22,
   kMemory = 23, // value = bytes now allocated on `device` by this rank (int64); sig = memory signature (which pool)
   kIdle = 24,   // all foreground threads sleep outside our calls
   kResume = 25, // the first record after kIdle
   kOutOfMemory = 26, // an allocation of `value` bytes was refused on `device`
   kExit = 27,        // last record of an orderly process exit; value = 0
-  kUnmodelled = 28,  // sig = signature of kind "unmodelled", name = library:function; value = count so far
+  kUnmodelled = 28,  // sig = signature of kind "unmodelled", name = library:function; value = 1
   kUnknownRead = 29, // a device-to-host read of `value` never-computed bytes; sig = "read" signature (call site)
 };
 
@@ -119,16 +118,6 @@ enum class ReplyStatus : int32_t {
   kStop = 2,   // the run reached its end condition: exit with 0
 };
 
-// What the core publishes per stream, so that frequent queries need no round trip. Seqlock: odd while written.
-struct StreamPage {
-  std::atomic<uint32_t> lock;
-  uint32_t stream;
-  uint64_t through_seq; // all records of the stream up to this sequence number have ended ...
-  int64_t end_ns;       // ... by this virtual time,
-  uint64_t final_;      // 1: final
-};
-static_assert(sizeof(StreamPage) == 32);
-
 struct RingHeader {
   char magic[8];
   uint32_t abi_version;
@@ -145,7 +134,6 @@ struct RingHeader {
   int32_t world;      // WORLD_SIZE, -1 if unset
   int64_t epoch_ns;   // CLOCK_REALTIME at virtual time 0 of this rank
   uint32_t session;   // assigned by the agent, 1-based; 0 until then
-  uint32_t reserved0;
 
   alignas(64) std::atomic<uint64_t> head; // records written
   std::atomic<uint64_t> defs_head;        // definition bytes written
@@ -156,15 +144,16 @@ struct RingHeader {
 
   alignas(64) std::atomic<uint64_t> tail; // records that the core has taken: a restarted agent begins here
   std::atomic<uint64_t> defs_tail;
-  std::atomic<uint64_t> inbox_head;                // inbox bytes written (by the agent)
-  std::atomic<uint32_t> inbox_bell;                // futex word, bumped after each inbox message
-  std::atomic<uint32_t> space_bell;                // futex word, bumped when room was made and space_wanted was 1
-  std::atomic<int64_t> clock_ns;                   // the rank's virtual clock as last published (every 10 ms or less)
-  std::atomic<uint32_t> fatal_status;              // ReplyStatus; non-zero ends the process at its next call
-  std::atomic<uint64_t> delivered;                 // number of the last payload from the core that is in the inbox
-  alignas(64) char fatal[1024];                    // NUL-terminated reason
-  alignas(64) std::atomic<int64_t> used_bytes[64]; // device memory of this rank, per device: what the agent takes back
-                                                   // from ServerPage::used_bytes if the process dies
+  std::atomic<uint64_t> inbox_head;   // inbox bytes written (by the agent)
+  std::atomic<uint32_t> inbox_bell;   // futex word, bumped after each inbox message
+  std::atomic<uint32_t> space_bell;   // futex word, bumped when room was made and space_wanted was 1
+  std::atomic<int64_t> clock_ns;      // the rank's virtual clock as last published (every 10 ms or less)
+  std::atomic<uint32_t> fatal_status; // ReplyStatus; non-zero ends the process at its next call
+  std::atomic<uint64_t> delivered;    // number of the last payload from the core that is in the inbox
+  alignas(64) char fatal[1024];       // NUL-terminated reason
+  alignas(
+      64) std::atomic<int64_t> used_bytes[kMaxDevices]; // device memory of this rank, per device: what the agent takes
+                                                        // back from ServerPage::used_bytes if the process dies
 };
 static_assert(sizeof(RingHeader) % 64 == 0);
 
@@ -175,8 +164,8 @@ struct ServerPage {
   std::atomic<uint32_t> bell;      // futex word: a shim bumps and wakes it when a thread blocks
   std::atomic<uint32_t> listening; // 1 while the agent sleeps on the bell
   uint32_t reserved;
-  std::atomic<uint64_t> heartbeat_ns;              // CLOCK_MONOTONIC of the agent, refreshed every second or less
-  alignas(64) std::atomic<int64_t> used_bytes[64]; // device memory in use, per device, by all processes
+  std::atomic<uint64_t> heartbeat_ns; // CLOCK_MONOTONIC of the agent, refreshed every second or less
+  alignas(64) std::atomic<int64_t> used_bytes[kMaxDevices]; // device memory in use, per device, by all processes
 };
 
 } // namespace eidolon

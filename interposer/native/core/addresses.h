@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 
+#include "abi.h"
+
 namespace eidolon {
 
 // Free and taken ranges of the reservation. The caller holds the mutex of Memory.
@@ -29,7 +31,7 @@ private:
 
   uintptr_t arena_ = 0;
   std::map<uintptr_t, size_t> holes_;
-  Chunks chunks_[64];
+  Chunks chunks_[kMaxDevices];
 };
 
 } // namespace eidolon

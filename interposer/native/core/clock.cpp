@@ -68,8 +68,6 @@ int eidolon_mark(const char *kind) {
 
 int64_t eidolon_steps(void) { return steps_marked; }
 
-int eidolon_foreground(void) { return is_rank() && foreground_thread() ? 1 : 0; }
-
 int eidolon_report(const char *name, int64_t value) {
   if (!is_rank())
     return 0;
@@ -77,6 +75,8 @@ int eidolon_report(const char *name, int64_t value) {
   emit({.kind = Kind::kHost, .sig = signature("mark", name, attributes, 1)});
   return 1;
 }
+
+void eidolon_unmodelled(const char *library, const char *function) { unmodelled(library, function); }
 
 } // extern "C"
 } // namespace eidolon

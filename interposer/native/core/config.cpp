@@ -51,7 +51,7 @@ void see_devices(Config *c) {
     return;
   }
   const std::string text = list;
-  for (size_t at = 0; at <= text.size() && c->devices < 64;) {
+  for (size_t at = 0; at <= text.size() && c->devices < kMaxDevices;) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string entry = text.substr(at, comma - at);
     at = comma + 1;
@@ -109,8 +109,8 @@ Config *load() {
     fatal("server.conf: host_cost=%s: table or measured is allowed", host.c_str());
   c->measured_host = host == "measured";
   c->server_devices = static_cast<int>(number(s, "devices", 1));
-  if (c->server_devices > 64)
-    fatal("server.conf: devices=%d: 0 to 64 are allowed", c->server_devices);
+  if (c->server_devices > kMaxDevices)
+    fatal("server.conf: devices=%d: 0 to %d are allowed", c->server_devices, kMaxDevices);
   see_devices(c);
   c->payload_limit = static_cast<size_t>(number(s, "payload_limit", 65536));
   c->known_limit = static_cast<size_t>(number(s, "known_limit", 1 << 20));

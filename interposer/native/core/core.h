@@ -37,13 +37,13 @@ struct Gpu { // every device of a server is of one model
   int power_limit_mw;
 };
 struct Config {
-  bool active;        // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
-  bool null_core;     // "mode=null": no ring, no waits, real clock; the overhead baseline
-  bool measured_host; // "host_cost=measured": records carry thread CPU time
-  int devices;        // that this process sees: all of the server, or what CUDA_VISIBLE_DEVICES leaves
-  int server_devices; // of the server; NVML sees them all
-  int visible[64];    // of each device that this process sees: its ordinal within the server
-  int server;         // index of this emulated server
+  bool active;              // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
+  bool null_core;           // "mode=null": no ring, no waits, real clock; the overhead baseline
+  bool measured_host;       // "host_cost=measured": records carry thread CPU time
+  int devices;              // that this process sees: all of the server, or what CUDA_VISIBLE_DEVICES leaves
+  int server_devices;       // of the server; NVML sees them all
+  int visible[kMaxDevices]; // of each device that this process sees: its ordinal within the server
+  int server;               // index of this emulated server
   Gpu gpu;
   size_t payload_limit;     // NCCL payloads up to this many bytes are moved (65,536)
   size_t known_limit;       // host-to-device copies up to this many bytes keep their bytes (1 MiB)
@@ -170,9 +170,10 @@ EID_API PoolInfo pool_info(int device);
 EID_API void pool_set_threshold(int device, uint64_t bytes);
 EID_API void pool_trim(int device, size_t keep_bytes);
 EID_API void pool_reset_high(int device, bool used, bool reserved);
+inline constexpr size_t kIpcHandleBytes = 64; // as cudaIpcMemHandle_t and cudaIpcEventHandle_t
 // IPC as frameworks use it: a handle names (process, allocation); opening maps an alias that is not accounted twice.
-EID_API Status ipc_get(void *pointer, unsigned char out[64]);
-EID_API Status ipc_open(const unsigned char handle[64], void **out);
+EID_API Status ipc_get(void *pointer, unsigned char out[kIpcHandleBytes]);
+EID_API Status ipc_open(const unsigned char handle[kIpcHandleBytes], void **out);
 EID_API Status ipc_close(void *pointer);
 
 // ---- values (the minimum value layer) ----------------------------------------------------------------------------
@@ -233,8 +234,8 @@ EID_API Status stream_wait_external(Stream *stream, void *event);
 EID_API Status event_query(void *event, uint16_t call);
 EID_API Status event_synchronize(void *event, uint16_t call);
 EID_API Status event_elapsed(void *start, void *end, float *ms, uint16_t call);
-EID_API Status event_ipc_get(void *event, unsigned char out[64]);
-EID_API Status event_ipc_open(const unsigned char handle[64], void **out);
+EID_API Status event_ipc_get(void *event, unsigned char out[kIpcHandleBytes]);
+EID_API Status event_ipc_open(const unsigned char handle[kIpcHandleBytes], void **out);
 
 // A device operation with a ready signature (library calls: GEMM, convolution, ...). Captured if the stream captures.
 EID_API Status launch_operation(Stream *stream, uint32_t sig, uint16_t call);
@@ -339,7 +340,8 @@ struct Collective {
 };
 EID_API Status launch_collective(const Collective &collective);
 
-// ---- clock (for the hook) ----------------------------------------------------------------------------------------
+// ---- C functions, for the Python hook
+// ----------------------------------------------------------------------------------------
 extern "C" {
 // The calling Python interpreter's functions cost host time from now on. Holds the GIL. 1: they do.
 EID_API int eidolon_follow_python(void);
@@ -353,10 +355,10 @@ EID_API int eidolon_sleep_ns(int64_t ns);
 EID_API int eidolon_mark(const char *kind);
 // Marks of optimizer steps so far.
 EID_API int64_t eidolon_steps(void);
-// 1 if the calling thread is a foreground thread of a rank.
-EID_API int eidolon_foreground(void);
 // Reports one metric from user or hook code ("tokens", value): a mark signature with an attribute.
 EID_API int eidolon_report(const char *name, int64_t value);
+// As `unmodelled`.
+EID_API void eidolon_unmodelled(const char *library, const char *function);
 }
 
 // Prints "eidolon: MESSAGE" and ends the process with code 70.

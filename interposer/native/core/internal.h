@@ -57,7 +57,6 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
-bool forked_child();           // this process was forked from a rank
 char thread_state(int tid);    // of the kernel: 'S' sleeps, 'D' waits for a disk, 'R' runs or would; 0: it is gone
 int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
 void count_launch();           // a launch, copy or set: what the calling thread ran before is older now

@@ -51,7 +51,7 @@ struct Memory {
   std::map<uintptr_t, size_t> reservations;
   std::map<uint64_t, Physical> physical;
   std::map<uintptr_t, HostRange> host;
-  Pool pools[64];
+  Pool pools[kMaxDevices];
   uint64_t next_id = 1, next_handle = 1;
   int64_t mine[64] = {}; // this rank's bytes per device
 };

@@ -43,8 +43,8 @@ constexpr int64_t kUnknownShownNs = 500'000'000;  // the same if nobody was ever
 
 struct Progress {
   std::mutex mutex;
-  std::vector<Stream *> streams[64]; // with a log, per device
-  std::atomic<uint64_t> launches[64] = {};
+  std::vector<Stream *> streams[kMaxDevices]; // with a log, per device
+  std::atomic<uint64_t> launches[kMaxDevices] = {};
   uint64_t polled_launches = 0; // of all devices, when a background thread last asked
   int64_t polled_ns = 0;        // when it had last changed
 };

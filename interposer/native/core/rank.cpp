@@ -22,6 +22,7 @@ namespace {
 
 std::atomic<bool> rank{false}, child_of_rank{false};
 std::atomic<uint64_t> contexts{0}; // bit per device
+static_assert(kMaxDevices <= 64);
 std::mutex creation;
 std::vector<uint32_t> &early_unmodelled = *new std::vector<uint32_t>;
 
@@ -213,7 +214,6 @@ InsideCall::InsideCall() { inside.fetch_add(1); }
 InsideCall::~InsideCall() { inside.fetch_sub(1); }
 
 bool is_rank() { return rank.load(std::memory_order_acquire); }
-bool forked_child() { return child_of_rank.load(); }
 
 int current_device() { return device_of_thread; }
 Status set_current_device(int device) {
@@ -258,7 +258,7 @@ Status ensure_context(int device) {
   return kSuccess;
 }
 
-bool has_context(int device) { return device >= 0 && device < 64 && (contexts.load() >> device & 1) != 0; }
+bool has_context(int device) { return device >= 0 && device < kMaxDevices && (contexts.load() >> device & 1) != 0; }
 
 // What a thread's clock reads cost that were answered without the core.
 static void pay_reads(Thread &thread, uint8_t flags) {

@@ -215,8 +215,8 @@ bool ring_create() {
   const uint64_t records = capacity_setting("ring.records", kDefaultRecords),
                  defs = capacity_setting("ring.defs_bytes", kDefaultDefs),
                  inbox = capacity_setting("ring.inbox_bytes", kDefaultInbox);
-  const uint64_t slots_at = sizeof(RingHeader), pages_at = slots_at + kReplySlots * sizeof(ReplySlot),
-                 records_at = (pages_at + kStreamPages * sizeof(StreamPage) + 4095) & ~uint64_t{4095},
+  const uint64_t slots_at = sizeof(RingHeader),
+                 records_at = (slots_at + kReplySlots * sizeof(ReplySlot) + 4095) & ~uint64_t{4095},
                  defs_at = records_at + records * sizeof(EventRecord), inbox_at = defs_at + defs,
                  total = inbox_at + inbox;
   r->page = server_page();

@@ -23,10 +23,10 @@ constexpr uint64_t kStreamMagic = 0x45494453545245ULL, kEventMagic = 0x454944455
 
 struct Streams {
   std::mutex mutex;
-  std::set<const void *> live;        // created streams
-  std::vector<Stream *> destroyed;    // kept: see stream_destroy
-  std::vector<Stream *> blocking[64]; // streams per device that order themselves with the default stream
-  Stream *legacy[64] = {};
+  std::set<const void *> live;                 // created streams
+  std::vector<Stream *> destroyed;             // kept: see stream_destroy
+  std::vector<Stream *> blocking[kMaxDevices]; // streams per device that order themselves with the default stream
+  Stream *legacy[kMaxDevices] = {};
   uint32_t next_id = 1;
 };
 Streams *streams() {
@@ -47,7 +47,7 @@ Stream *default_stream(int device) {
 }
 
 Stream *per_thread_stream(int device) {
-  thread_local Stream *mine[64] = {};
+  thread_local Stream *mine[kMaxDevices] = {};
   if (mine[device] == nullptr) {
     mine[device] = make_stream(device, 0, 0);
     Streams *s = streams();
@@ -460,17 +460,17 @@ Status event_elapsed(void *start, void *end, float *ms, uint16_t call) {
 
 // An event opened from another process is always complete: its owner's timeline is not ours to wait for, and frameworks
 // use such events only beside a host-side handshake (torch's CUDA IPC).
-Status event_ipc_get(void *handle, unsigned char out[64]) {
+Status event_ipc_get(void *handle, unsigned char out[kIpcHandleBytes]) {
   CudaEvent *event = event_of(handle);
   if (event == nullptr || (event->flags & 4) == 0)
     return kInvalidHandle;
-  memset(out, 0, 64);
+  memset(out, 0, kIpcHandleBytes);
   memcpy(out, "EIDIPCE1", 8);
   memcpy(out + 8, &event->device, sizeof event->device);
   return kSuccess;
 }
 
-Status event_ipc_open(const unsigned char handle[64], void **out) {
+Status event_ipc_open(const unsigned char handle[kIpcHandleBytes], void **out) {
   if (memcmp(handle, "EIDIPCE1", 8) != 0)
     return kInvalidHandle;
   return event_create(2 | 4, out);

@@ -130,17 +130,17 @@ struct IpcHandle {
 };
 } // namespace
 
-Status ipc_get(void *pointer, unsigned char out[64]) {
+Status ipc_get(void *pointer, unsigned char out[kIpcHandleBytes]) {
   PointerInfo info = pointer_info(pointer);
   if (info.type != PointerInfo::kDevice)
     return kInvalidValue;
   IpcHandle handle{{'E', 'I', 'D', 'I', 'P', 'C', 'M', '1'}, getpid(), info.device, info.bytes, info.buffer_id};
-  memset(out, 0, 64);
+  memset(out, 0, kIpcHandleBytes);
   memcpy(out, &handle, sizeof handle);
   return kSuccess;
 }
 
-Status ipc_open(const unsigned char bytes[64], void **out) {
+Status ipc_open(const unsigned char bytes[kIpcHandleBytes], void **out) {
   IpcHandle handle;
   memcpy(&handle, bytes, sizeof handle);
   if (memcmp(handle.magic, "EIDIPCM1", 8) != 0 || handle.device < 0 || handle.device >= config().devices)

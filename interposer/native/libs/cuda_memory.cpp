@@ -450,7 +450,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at) {
     return result(kInvalidValue);
   if (Status status = current_context())
     return result(status);
-  static_assert(sizeof *handle == 64);
+  static_assert(sizeof *handle == kIpcHandleBytes);
   return result(ipc_get(pointer(at), reinterpret_cast<unsigned char *>(handle)));
 }
 
@@ -478,7 +478,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
     return result(kInvalidValue);
   if (Status status = current_context())
     return result(status);
-  static_assert(sizeof *handle == 64);
+  static_assert(sizeof *handle == kIpcHandleBytes);
   return result(event_ipc_get(event, reinterpret_cast<unsigned char *>(handle)));
 }
 

@@ -230,7 +230,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *pointer) {
     return report(kInvalidValue);
   if (Status status = context())
     return report(status);
-  static_assert(sizeof *handle == 64);
+  static_assert(sizeof *handle == kIpcHandleBytes);
   return report(ipc_get(pointer, reinterpret_cast<unsigned char *>(handle)));
 }
 
@@ -255,7 +255,7 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t even
     return report(kInvalidValue);
   if (Status status = context())
     return report(status);
-  static_assert(sizeof *handle == 64);
+  static_assert(sizeof *handle == kIpcHandleBytes);
   return report(event_ipc_get(event, reinterpret_cast<unsigned char *>(handle)));
 }
 

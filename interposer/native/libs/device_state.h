@@ -11,7 +11,6 @@
 namespace eidolon {
 
 inline constexpr int kLeastPriority = 0, kGreatestPriority = -5;
-inline constexpr int kMaxDevices = 64;
 
 // ---- limits (cudaLimit and CUlimit have the same numbers) -----------------------------------------------------------
 

@@ -13,7 +13,7 @@ namespace eidolon {
 template <class Operation>
 Status add_node(void **node, void *graph, void *const *dependencies, size_t count, Operation operation) {
   static std::mutex mutex;
-  static Stream *streams[64] = {};
+  static Stream *streams[kMaxDevices] = {};
   if (node == nullptr || graph == nullptr || (count != 0 && dependencies == nullptr))
     return kInvalidValue;
   if (Status status = context())

@@ -20,17 +20,16 @@ struct PoolHandle {
   std::atomic<int> reuse[3] = {1, 1, 1}; // follow event dependencies, opportunistic, internal dependencies
 };
 
-inline constexpr int kMaxPoolDevices = 64;
 struct Pools {
   std::mutex mutex;
-  PoolHandle defaults[kMaxPoolDevices] = {};
-  std::atomic<PoolHandle *> current[kMaxPoolDevices] = {}; // what cudaMallocAsync uses; nullptr: the default
+  PoolHandle defaults[kMaxDevices] = {};
+  std::atomic<PoolHandle *> current[kMaxDevices] = {}; // what cudaMallocAsync uses; nullptr: the default
   std::set<const PoolHandle *> created;
 };
 inline Pools &pools() {
   static Pools &all = []() -> Pools & {
     auto *made = new Pools;
-    for (int d = 0; d < kMaxPoolDevices; ++d)
+    for (int d = 0; d < kMaxDevices; ++d)
       made->defaults[d].device = d;
     return *made;
   }();

@@ -71,7 +71,7 @@ bool read_conf(const char *directory) {
       conf.power_limit_mw = std::atol(value);
   }
   std::fclose(file);
-  return conf.devices >= 0 && conf.devices <= 64;
+  return conf.devices >= 0 && conf.devices <= eidolon::kMaxDevices;
 }
 
 bool map_page(const char *directory) {

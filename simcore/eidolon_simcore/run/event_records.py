@@ -10,9 +10,8 @@ from eidolon_simcore.engine.interface import Op
 
 
 class Kind(enum.IntEnum):
-    """Kinds of event record."""
+    """Kinds of event record. Numbers 0 and 22 are reserved: earlier versions of the ABI used them."""
 
-    NOP = 0
     HOST = 1
     KERNEL = 2
     COPY = 3
@@ -34,7 +33,6 @@ class Kind(enum.IntEnum):
     COMM_DESTROY = 19
     GRAPH_LAUNCH = 20
     STREAM_CREATE = 21
-    STREAM_DESTROY = 22
     MEMORY = 23
     IDLE = 24
     RESUME = 25
