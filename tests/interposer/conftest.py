@@ -27,9 +27,9 @@ warnings.simplefilter("ignore")
 import torch
 plugin = ctypes.CDLL(sys.argv[1])
 assert plugin.eidolon_plugin_attach() == 1
-shim, spy = ctypes.CDLL(None), ctypes.CDLL(sys.argv[2])
+spy = ctypes.CDLL(sys.argv[2])
 spy.spy_text.restype = spy.spy_passed.restype = ctypes.c_char_p
-current_operator = shim._ZN7eidolon16current_operatorEv
+current_operator = spy.spy_current_operator
 
 def parse(line):
     kind, name, *attributes = line.split("\t")
@@ -42,7 +42,7 @@ def operator(sig):
     return parse(spy.spy_text(sig).decode()) if sig else None
 
 def known(tensor):  # not by reading: a zero may be either
-    ask = shim._ZN7eidolon11value_knownEPKvm
+    ask = spy.spy_value_known
     ask.argtypes, ask.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_size_t
     n = tensor.numel() * tensor.element_size()
     return ask(tensor.data_ptr(), n) == n

@@ -28,15 +28,14 @@ int eidolon_mark(const char *kind) {
   note("mark", kind, 0);
   return clock_ns >= 0;
 }
-int eidolon_foreground(void) { return foreground(); }
 int eidolon_report(const char *name, int64_t value) {
   note("report", name, value);
   return clock_ns >= 0;
 }
 
-// eidolon::unmodelled(library, function); the last one.
+// The last one.
 static char unmodelled_text[256];
-void _ZN7eidolon10unmodelledEPKcS1_(const char *library, const char *function) {
+void eidolon_unmodelled(const char *library, const char *function) {
   snprintf(unmodelled_text, sizeof unmodelled_text, "%s: %s", library, function);
 }
 

@@ -1,5 +1,6 @@
-// Stands in front of libeidolon.so in tests of the torch plugin: keeps the signatures that pass, and counts how often
-// the current operator changes.
+// Stands in front of libeidolon.so in tests of the torch plugin: keeps the signatures that pass, counts how often the
+// current operator changes, and gives functions of the core C names that Python can call. The function behind one that
+// is defined here can only be found by its mangled name.
 #include <cstdint>
 #include <dlfcn.h>
 #include <map>
@@ -11,6 +12,9 @@ struct Attribute {
   const char *key;
   int64_t value;
 };
+uint32_t current_operator();
+size_t value_known(const void *pointer, size_t bytes);
+
 static std::mutex &mutex = *new std::mutex;
 static std::map<uint32_t, std::string> &texts = *new std::map<uint32_t, std::string>;
 static std::string &passed = *new std::string;
@@ -34,6 +38,8 @@ void set_operator(uint32_t sig) {
   real(sig);
 }
 } // namespace eidolon
+extern "C" uint32_t spy_current_operator() { return eidolon::current_operator(); }
+extern "C" size_t spy_value_known(const void *pointer, size_t bytes) { return eidolon::value_known(pointer, bytes); }
 extern "C" const char *spy_text(uint32_t id) { return eidolon::texts[id].c_str(); }
 extern "C" int spy_switches() { return std::exchange(eidolon::switches, 0); }
 extern "C" const char *spy_passed() {

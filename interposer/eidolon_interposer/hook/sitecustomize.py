@@ -461,8 +461,8 @@ class Plugin:
             path = self._build(torch) if os.environ.get("EIDOLON_PLUGIN_BUILD") == "1" else ""
         if path:
             ctypes.CDLL(path).eidolon_plugin_attach()
-        else:  # eidolon::unmodelled, counted once the process is a rank
-            self._library._ZN7eidolon10unmodelledEPKcS1_(b"torch", f"no plugin for torch {version}".encode())
+        else:  # the run's summary says so once the process is a rank
+            self._library.eidolon_unmodelled(b"torch", f"no plugin for torch {version}".encode())
 
     def _build(self, torch: Any) -> str:
         import subprocess
