@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import recorded
+import recorded_run
 from google.protobuf import unknown_fields
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
@@ -74,7 +74,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def summary(out: Path) -> dict[str, Any]:
-    return recorded.run(out)
+    return recorded_run.record(out)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_every_rank_has_its_streams_and_its_host(timeline: Timeline) -> None:
 
 def test_kernels_are_called_what_users_call_them(timeline: Timeline) -> None:
     kernels = opened(timeline, 2, 2).on("rank 0 (server 0)", "device 0 stream 1")
-    assert len(kernels) == recorded.KERNELS[0]
+    assert len(kernels) == recorded_run.KERNELS[0]
     assert {k.name for k in kernels} == {
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
         "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
@@ -137,12 +137,12 @@ def test_a_window_holds_its_steps_and_ranks_and_nothing_else(timeline: Timeline,
     assert [s.name for s in found.on("run", "steps")] == ["step 3", "step 4"]
     assert all(s.end > first["end_ns"] - first["time_ns"] and s.start < last["end_ns"] for s in found.slices)
     assert not any("rank 0" in name for track in found.tracks.values() for name in track)
-    assert len(found.on("rank 1 (server 0)", "device 1 stream 1")) == 2 * recorded.KERNELS[1]
+    assert len(found.on("rank 1 (server 0)", "device 1 stream 1")) == 2 * recorded_run.KERNELS[1]
 
 
 def test_memory_steps_up_as_the_program_goes(timeline: Timeline) -> None:
     levels = opened(timeline).counters["rank 0 (server 0)", "memory of device 0"]
-    assert [count for _, count in levels] == [(step + 1) << 30 for step in range(recorded.STEPS)]
+    assert [count for _, count in levels] == [(step + 1) << 30 for step in range(recorded_run.STEPS)]
     assert [time for time, _ in levels] == sorted(time for time, _ in levels)
 
 
@@ -166,11 +166,11 @@ def test_a_step_that_is_not_there_is_named(timeline: Timeline) -> None:
 
 
 def test_a_small_limit_keeps_the_last_steps(tmp_path: Path) -> None:
-    recorded.run(tmp_path, limit_bytes=4_000)
+    recorded_run.record(tmp_path, limit_bytes=4_000)
     short = Timeline(tmp_path)
     assert short.recording.facts["dropped_rows"] > 0
     spans = opened(short).on("rank 0 (server 0)", "device 0 stream 1")
-    assert 0 < len(spans) < recorded.STEPS * recorded.KERNELS[0]
+    assert 0 < len(spans) < recorded_run.STEPS * recorded_run.KERNELS[0]
     assert spans[-1].end <= short.steps[-1].end_ns
 
 
@@ -217,14 +217,14 @@ def test_collectives_name_their_group_and_size(graph: list[list[Any]]) -> None:
         found = [attributes(node) for node in rank if node.type == chakra.COLLECTIVE]
         assert len(found) == 2
         for one in found:
-            assert (one["comm_type"], one["comm_size"], one["pg_name"]) == (0, 4 * recorded.COUNT, "0")
+            assert (one["comm_type"], one["comm_size"], one["pg_name"]) == (0, 4 * recorded_run.COUNT, "0")
 
 
 def test_a_collective_needs_the_kernels_that_its_stream_was_told_to_wait_for(graph: list[list[Any]]) -> None:
     for number, rank in enumerate(graph):
         first = next(node for node in rank if node.type == chakra.COLLECTIVE)
-        kernels = [n for n in rank if n.id < first.id and attributes(n).get("stream") == recorded.COMPUTE]
-        assert len(kernels) == recorded.KERNELS[number]
+        kernels = [n for n in rank if n.id < first.id and attributes(n).get("stream") == recorded_run.COMPUTE]
+        assert len(kernels) == recorded_run.KERNELS[number]
         assert list(first.data_deps) == [kernels[-1].id]
 
 

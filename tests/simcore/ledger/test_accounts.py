@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import AUTOGRAD, FOREGROUND, FakeRank
-from test_simulation import Run
+from simulated_run import Run
 
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.costs.model import Signature

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,62 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import AUTOGRAD, BLOCKING, FOREGROUND, IN_GRAPH, MORE, FakeRank, plan
+from simulated_run import Run
 
-from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.core_plan import PlanError
 from eidolon_simcore.costs import hostcost
 from eidolon_simcore.costs.model import LAUNCH_GAP_NS
-from eidolon_simcore.engine.native import NativeEngine
-from eidolon_simcore.export.summary import Report
 from eidolon_simcore.ledger.unknown_reads import BULK_BYTES, Origin
 from eidolon_simcore.run.event_records import Kind
 from eidolon_simcore.run.server import RejectedError
-from eidolon_simcore.run.simulation import Simulation
-
-
-class Run:
-    """A simulation whose clock stands still; what it sends is kept by server."""
-
-    def __init__(self, out: Path, **changes: Any) -> None:
-        p = plan(**changes)
-        self.out = out
-        engine = NativeEngine(optimistic=p.time_sync == "optimistic")
-        self.simulation = Simulation(p, engine, Report(p, out), version="test", now=0.0)
-        self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
-        for server in self.sent:
-            self.hello(server)
-
-    def hello(self, server: int = 0) -> None:
-        p = self.simulation.plan
-        gpu = p.devices[server].gpu.key
-        hello = pb.Hello(protocol=1, server=server, devices=p.gpus_per_server, gpu=gpu, token="secret")
-        self.simulation.hello(hello, self.sent[server].append, 0.0)
-
-    def send(self, server: int = 0, **message: Any) -> None:
-        self.simulation.message(server, pb.AgentMessage(**message), 0.0)
-
-    def join(self, session: int, rank: int, world: int, server: int = 0) -> None:
-        self.send(server, joined=pb.RankJoined(session=session, rank=rank, world=world))
-
-    def batch(self, rank: FakeRank, server: int = 0) -> None:
-        self.send(server, batch=rank.batch())
-        self.simulation.advance(0.0)
-
-    def replies(self, server: int = 0) -> dict[tuple[int, int], tuple[int, int]]:
-        batches = [m.replies for m in self.sent[server] if m.HasField("replies")]
-        return {(b.session, r.seq): (r.clock_ns, r.value) for b in batches for r in b.replies}
-
-    def payloads(self, server: int = 0) -> dict[tuple[int, int], bytes]:
-        found = [m.payload for m in self.sent[server] if m.HasField("payload")]
-        return {(p.session, p.seq): p.data for p in found}
-
-    def summary(self) -> dict[str, Any]:
-        for server in self.sent:
-            if self.simulation._servers[server].exit_code is None:
-                self.send(server, goodbye=pb.Goodbye())
-        self.simulation.finish(0.0)
-        return json.loads((self.out / "summary.json").read_text())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes import BLOCKING, FOREGROUND, FakeRank
-from test_simulation import Run
+from simulated_run import Run
 
 from eidolon_simcore.run.event_records import Kind
 

@@ -22,7 +22,7 @@ COUNT = 1 << 22  #: elements of an all-reduce
 COMPUTE, COMMUNICATE = 1, 7  #: streams
 
 
-def run(out: Path, limit_bytes: int = 1 << 28) -> dict[str, Any]:
+def record(out: Path, limit_bytes: int = 1 << 28) -> dict[str, Any]:
     """Records the run into ``out``; returns its summary."""
     p = plan()
     engine = NativeEngine()
