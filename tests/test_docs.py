@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
 import re
 import tomllib
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from eidolon_operator import cli
 from eidolon_operator.kubernetes.status import Reason
 from eidolon_simcore.run.cause import Cause
 
@@ -41,6 +44,31 @@ def test_commands_name_files_that_are_there(page: Path) -> None:
     commands = "\n".join(re.findall(r"```console\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
     named = re.findall(r"(?<![\w/.-])(?:examples|charts|crds|tools)/[\w./-]+", commands)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@functools.cache
+def help_of(verb: str) -> str | None:
+    """What `eidolon VERB --help` prints; None where there is no such verb."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), pytest.raises(SystemExit) as ended:
+        cli.main([verb, "--help"])
+    return None if ended.value.code else printed.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_eidolon_and_their_options_are_there(page: Path) -> None:
+    commands = re.findall(r"```console\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    lines = [line for block in commands for line in block.splitlines()] + code(page)
+    wrong = []
+    for line in lines:
+        found = re.match(r"(?:\$ )?(?:\.venv/bin/)?eidolon ([a-z]+)(.*)", line.partition("#")[0])
+        if found is None or found[1] in ("profile", "calibrate"):  # which hand on what they are given
+            continue
+        known = help_of(found[1])
+        options = re.findall(r"(?<!\S)\[?(--[a-z-]+)", found[2].partition(" -- ")[0])
+        if known is None or any(not re.search(rf"{option}\b", known) for option in options):
+            wrong.append(line)
+    assert wrong == []
 
 
 @functools.cache
