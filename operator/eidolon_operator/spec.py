@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import yaml
 
@@ -26,8 +26,6 @@ _NAME: Final = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 #: Rules that a local run does without: it takes the programs of the machine that it is on.
 _ONLY_IN_A_CLUSTER: Final = ("has(self.image)",)
 _NAME_MAX: Final = 51  # NAME-server-1023 stays within the 63 characters of a DNS label
-
-T = TypeVar("T")
 
 
 class SpecError(Exception):
@@ -43,27 +41,29 @@ class SpecError(Exception):
 class Nccl:
     """Device memory of communicators, and limits; the CRD describes them."""
 
-    kernel_bytes: int = 352 << 20
-    communicator_bytes: int = 488 << 20
-    peer_bytes: int = 446 << 20
-    payload_bytes: int = 64 << 10
-    missing_after_s: float = 60.0
-    missing_after_virtual_s: float = 3_600.0
+    kernel_bytes: int
+    communicator_bytes: int
+    peer_bytes: int
+    payload_bytes: int
+    missing_after_s: float
+    missing_after_virtual_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """None: what the catalogue says of the GPU."""
+    """How GPUs reach each other. A bandwidth of None is what the catalogue says of the GPU."""
 
     inter_bytes_per_s: int | None
     inter_latency_ns: int
     intra_bytes_per_s: int | None
+    nccl: Nccl
     topology: Mapping[str, Any] | None = None  #: as the plan has it: `topology.read`
-    nccl: Nccl = Nccl()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
+    """What runs on each emulated server. None: the object does not say."""
+
     command: tuple[str, ...]  #: command and args joined
     env: tuple[tuple[str, str], ...]
     launcher: str
@@ -89,9 +89,11 @@ class ServerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    enabled: bool = False
-    claim: str | None = None
-    limit_bytes: int = 4 << 30
+    """What is kept of a run beyond its summary."""
+
+    enabled: bool
+    limit_bytes: int
+    claim: str | None = None  #: name of the user's PersistentVolumeClaim for the run directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,11 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
+    """A ``SimulatedCluster`` that is valid, with the CRD's defaults filled in and quantities as numbers.
+
+    Nothing here has a default of its own but what an object may leave out: None or empty says that it did.
+    """
+
     name: str
     servers: int
     gpus_per_server: int
@@ -119,13 +126,13 @@ class Spec:
     unknown_limit: float
     values: Values
     startup_timeout_s: int
+    recording: Recording
+    on_server_lost: str
+    backoff_limit: int
+    suspend: bool
+    ttl_s: int  #: how long the object stays after the end of the run
     server_groups: tuple[ServerGroup, ...] = ()  #: empty: all servers are as ``gpu`` says
     time_limit_s: float | None = None
-    recording: Recording = Recording()
-    on_server_lost: str = "Fail"
-    backoff_limit: int = 3
-    suspend: bool = False
-    ttl_s: int = 3600  #: how long the object stays after the end of the run
 
     @property
     def hardware(self) -> str:
@@ -185,6 +192,48 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
 
     With ``cluster`` it must be one that a cluster takes; else what only a cluster needs may be missing.
     """
+    document = _checked(document, source, cluster=cluster)
+    body = document["spec"]
+    quantities = _Quantities(body)
+    workload = _workload(body, quantities)
+    memory = quantities.optional("gpu.memory", units.parse_size_bytes)
+    context = quantities.optional("gpu.contextMemory", _parse_size_or_nothing)
+    network = _network(body["network"], quantities)
+    startup_ns = quantities.required("startupTimeout", units.parse_duration_ns)
+    limit_ns = quantities.optional("timeLimit", units.parse_duration_ns)
+    recording = body["recording"]
+    recording_limit = quantities.required("recording.limit", units.parse_size_bytes)
+    groups = tuple(_groups(body, quantities, memory, context))
+    if quantities.problems:
+        raise SpecError(source, quantities.problems)
+    return Spec(
+        name=document["metadata"]["name"],
+        servers=body["servers"],
+        gpus_per_server=body["gpusPerServer"],
+        gpu=body["gpu"]["model"],
+        gpu_memory_bytes=memory,
+        context_bytes=context,
+        network=network,
+        workload=workload,
+        steps=body.get("steps"),
+        time_sync=body["timeSync"],
+        host_cost=body["cost"]["host"],
+        strict=body["cost"]["strict"],
+        unknown_limit=float(body["cost"]["unknownLimit"]),
+        values=_values(body["values"]),
+        startup_timeout_s=max(1, -(-startup_ns // 10**9)),
+        recording=Recording(recording["enabled"], recording_limit, recording.get("claimName")),
+        on_server_lost=body["onServerLost"],
+        backoff_limit=body["backoffLimit"],
+        suspend=body["suspend"],
+        ttl_s=body["ttlSecondsAfterFinished"],
+        server_groups=groups,
+        time_limit_s=limit_ns / 1e9 if limit_ns is not None else None,
+    )
+
+
+def _checked(document: Any, source: str, *, cluster: bool) -> Any:
+    """The object with the defaults of the schema, once it keeps to the schema and to its rules."""
     found = _identity_problems(document)
     if not found:
         document = schema.with_defaults(object_schema(), document)
@@ -193,77 +242,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         found = list(rules.problems(object_schema(), document, without=() if cluster else _ONLY_IN_A_CLUSTER))
     if found:
         raise SpecError(source, found)
-
-    body = document["spec"]
-    quantity = _Quantities(body)
-    work = body["workload"]
-    command = (*work["command"], *work["args"])
-    ranks = work.get("ranksPerServer") or _torchrun_ranks(command, work["launcher"]) or body["gpusPerServer"]
-    if ranks > body["gpusPerServer"]:
-        quantity.problems.append(
-            Problem(
-                "spec.workload.ranksPerServer",
-                f"{ranks} ranks do not fit the {body['gpusPerServer']} GPUs of a server (spec.gpusPerServer): "
-                "each rank needs a device",
-            )
-        )
-    memory = quantity("gpu.memory", units.parse_size_bytes)
-    context = quantity("gpu.contextMemory", functools.partial(units.parse_size_bytes, least=0))
-    inter = quantity("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
-    latency = quantity("network.interServer.latency", units.parse_duration_ns)
-    intra = quantity("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
-    fabric, problems = topology.read(body["network"].get("topology"))
-    quantity.problems += problems
-    if fabric is not None:  # what the spec says outright goes before a preset
-        for name, value in (("nic_bytes_per_s", inter), ("nvlink_bytes_per_s", intra)):
-            if value is not None:
-                fabric.setdefault(name, value)
-    nccl = _nccl(body["network"]["nccl"], quantity)
-    startup = quantity("startupTimeout", units.parse_duration_ns)
-    limit = quantity("timeLimit", units.parse_duration_ns)
-    recording_limit = quantity("recording.limit", units.parse_size_bytes)
-    groups = tuple(_groups(body, quantity, memory, context))
-    if quantity.problems:
-        raise SpecError(source, quantity.problems)
-    # For the type checker: the schema gives these a default.
-    assert latency is not None
-    assert startup is not None
-    assert recording_limit is not None
-
-    return Spec(
-        name=document["metadata"]["name"],
-        servers=body["servers"],
-        gpus_per_server=body["gpusPerServer"],
-        gpu=body["gpu"]["model"],
-        gpu_memory_bytes=memory,
-        context_bytes=context,
-        network=Network(inter, latency, intra, fabric, nccl),
-        workload=Workload(
-            command=command,
-            env=tuple((item["name"], item.get("value", "")) for item in work["env"] if "valueFrom" not in item),
-            launcher=work["launcher"],
-            ranks_per_server=ranks,
-            image=work.get("image"),
-            working_dir=work.get("workingDir"),
-            tokens_per_step=work.get("tokensPerStep"),
-            samples_per_step=work.get("samplesPerStep"),
-            document=work,
-        ),
-        steps=body.get("steps"),
-        time_sync=body["timeSync"],
-        host_cost=body["cost"]["host"],
-        strict=body["cost"]["strict"],
-        unknown_limit=float(body["cost"]["unknownLimit"]),
-        values=_values(body["values"]),
-        startup_timeout_s=max(1, -(-startup // 10**9)),
-        server_groups=groups,
-        time_limit_s=limit / 1e9 if limit is not None else None,
-        recording=Recording(body["recording"]["enabled"], body["recording"].get("claimName"), recording_limit),
-        on_server_lost=body["onServerLost"],
-        backoff_limit=body["backoffLimit"],
-        suspend=body["suspend"],
-        ttl_s=body["ttlSecondsAfterFinished"],
-    )
+    return document
 
 
 def only_in_kubernetes(spec: Spec) -> list[str]:
@@ -280,34 +259,72 @@ def only_in_kubernetes(spec: Spec) -> list[str]:
     return found
 
 
+def _workload(body: Mapping[str, Any], quantities: _Quantities) -> Workload:
+    work = body["workload"]
+    command = (*work["command"], *work["args"])
+    ranks = work.get("ranksPerServer") or _torchrun_ranks(command, work["launcher"]) or body["gpusPerServer"]
+    if ranks > body["gpusPerServer"]:
+        quantities.problems.append(
+            Problem(
+                "spec.workload.ranksPerServer",
+                f"{ranks} ranks do not fit the {body['gpusPerServer']} GPUs of a server (spec.gpusPerServer): "
+                "each rank needs a device",
+            )
+        )
+    return Workload(
+        command=command,
+        env=tuple((item["name"], item.get("value", "")) for item in work["env"] if "valueFrom" not in item),
+        launcher=work["launcher"],
+        ranks_per_server=ranks,
+        image=work.get("image"),
+        working_dir=work.get("workingDir"),
+        tokens_per_step=work.get("tokensPerStep"),
+        samples_per_step=work.get("samplesPerStep"),
+        document=work,
+    )
+
+
+def _network(section: Mapping[str, Any], quantities: _Quantities) -> Network:
+    inter = quantities.optional("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
+    latency_ns = quantities.required("network.interServer.latency", units.parse_duration_ns)
+    intra = quantities.optional("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
+    fabric, problems = topology.read(section.get("topology"))
+    quantities.problems += problems
+    if fabric is not None:  # what the spec says outright goes before a preset
+        for name, value in (("nic_bytes_per_s", inter), ("nvlink_bytes_per_s", intra)):
+            if value is not None:
+                fabric.setdefault(name, value)
+    return Network(inter, latency_ns, intra, _nccl(section["nccl"], quantities), fabric)
+
+
+def _nccl(section: Mapping[str, Any], quantities: _Quantities) -> Nccl:
+    def size_bytes(name: str) -> int:
+        return quantities.required(f"network.nccl.{name}", _parse_size_or_nothing)
+
+    def seconds(name: str) -> float:
+        return quantities.required(f"network.nccl.{name}", units.parse_duration_ns) / 1e9
+
+    return Nccl(
+        size_bytes("kernelMemory"),
+        size_bytes("communicatorMemory"),
+        size_bytes("peerMemory"),
+        section["payloadLimitBytes"],
+        seconds("missingAfter"),
+        seconds("missingAfterVirtual"),
+    )
+
+
 def _groups(
-    body: Mapping[str, Any], quantity: _Quantities, memory_bytes: int | None, context_bytes: int | None
+    body: Mapping[str, Any], quantities: _Quantities, memory_bytes: int | None, context_bytes: int | None
 ) -> Iterator[ServerGroup]:
     for index, group in enumerate(body.get("serverGroups", ())):
         gpu, path = group["gpu"], f"serverGroups.{index}.gpu"
-        memory = quantity(f"{path}.memory", units.parse_size_bytes)
-        context = quantity(f"{path}.contextMemory", functools.partial(units.parse_size_bytes, least=0))
+        memory = quantities.optional(f"{path}.memory", units.parse_size_bytes)
+        context = quantities.optional(f"{path}.contextMemory", _parse_size_or_nothing)
         if "model" not in gpu:  # another model's memory is its own
             memory = memory_bytes if memory is None else memory
             context = context_bytes if context is None else context
         yield ServerGroup(group["name"], group["servers"], gpu.get("model", body["gpu"]["model"]), memory, context)
-
-
-def _nccl(body: Mapping[str, Any], quantity: _Quantities) -> Nccl:
-    def size(name: str) -> int:
-        return quantity(f"network.nccl.{name}", functools.partial(units.parse_size_bytes, least=0)) or 0
-
-    def seconds(name: str) -> float:
-        return (quantity(f"network.nccl.{name}", units.parse_duration_ns) or 0) / 1e9
-
-    return Nccl(
-        size("kernelMemory"),
-        size("communicatorMemory"),
-        size("peerMemory"),
-        body["payloadLimitBytes"],
-        seconds("missingAfter"),
-        seconds("missingAfterVirtual"),
-    )
 
 
 def _values(body: Mapping[str, Any]) -> Values:
@@ -348,7 +365,8 @@ class _Quantities:
         self.problems: list[Problem] = []
         self._body = body
 
-    def __call__(self, path: str, parse_text: Callable[[str], T]) -> T | None:
+    def optional(self, path: str, parse_text: Callable[[str], int]) -> int | None:
+        """The quantity at a path below ``spec``, or None if the object has none."""
         value: Any = self._body
         for key in path.split("."):
             value = value[int(key)] if isinstance(value, list) else value.get(key)
@@ -360,6 +378,13 @@ class _Quantities:
             field = re.sub(r"\.([0-9]+)\.", r"[\1].", path)
             self.problems.append(Problem(f"spec.{field}", str(error)))
             return None
+
+    def required(self, path: str, parse_text: Callable[[str], int]) -> int:
+        """The same of a field that has a default; 0 where it is wrong, since the problem is kept."""
+        return self.optional(path, parse_text) or 0
+
+
+_parse_size_or_nothing = functools.partial(units.parse_size_bytes, least=0)
 
 
 def _torchrun_ranks(command: tuple[str, ...], launcher: str) -> int | None:

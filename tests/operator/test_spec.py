@@ -32,6 +32,24 @@ def make(**fields: Any) -> dict[str, Any]:
     return document
 
 
+#: Defaults of the CRD as they are meant to be, of the fields that few tests set.
+NCCL = spec.Nccl(
+    kernel_bytes=352 << 20,
+    communicator_bytes=488 << 20,
+    peer_bytes=446 << 20,
+    payload_bytes=64 << 10,
+    missing_after_s=60.0,
+    missing_after_virtual_s=3600.0,
+)
+UNCHANGED: dict[str, Any] = {
+    "recording": spec.Recording(enabled=False, limit_bytes=4 << 30),
+    "on_server_lost": "Fail",
+    "backoff_limit": 3,
+    "suspend": False,
+    "ttl_s": 3600,
+}
+
+
 def parse(**fields: Any) -> spec.Spec:
     return spec.parse(make(**fields), source="test")
 
@@ -50,7 +68,7 @@ def test_the_minimal_object_has_the_defaults_of_the_crd() -> None:
         gpu="h100-sxm",
         gpu_memory_bytes=None,
         context_bytes=None,
-        network=spec.Network(inter_bytes_per_s=None, inter_latency_ns=2000, intra_bytes_per_s=None),
+        network=spec.Network(inter_bytes_per_s=None, inter_latency_ns=2000, intra_bytes_per_s=None, nccl=NCCL),
         workload=spec.Workload(command=("torchrun", "train.py"), env=(), launcher="none", ranks_per_server=1),
         steps=None,
         time_sync="conservative",
@@ -59,6 +77,7 @@ def test_the_minimal_object_has_the_defaults_of_the_crd() -> None:
         unknown_limit=0.05,
         values=spec.Values(loss="2", routing="balanced"),
         startup_timeout_s=600,
+        **UNCHANGED,
     )
 
 
@@ -91,7 +110,7 @@ def test_every_field_reaches_the_spec() -> None:
         gpu="b200-sxm",
         gpu_memory_bytes=8 * 2**30,
         context_bytes=0,
-        network=spec.Network(inter_bytes_per_s=50 * 10**9, inter_latency_ns=2000, intra_bytes_per_s=900 * 10**9),
+        network=spec.Network(50 * 10**9, inter_latency_ns=2000, intra_bytes_per_s=900 * 10**9, nccl=NCCL),
         workload=spec.Workload(
             command=("train.py", "--batch", "8"),
             env=(("A", "1"), ("B", "")),
@@ -109,6 +128,7 @@ def test_every_field_reaches_the_spec() -> None:
         unknown_limit=0.2,
         values=spec.Values(loss="2", routing="balanced"),
         startup_timeout_s=90,
+        **UNCHANGED,
     )
     assert found.world == 8
 
