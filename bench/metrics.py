@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import plans
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.core_plan import parse
 from eidolon_simcore.engine.native import NativeEngine
@@ -47,21 +48,9 @@ class Run:
 
     def __init__(self, out: Path, ranks: int, account: bool, kernels: int = KERNELS, sinks: Any = ()) -> None:
         servers = max(1, ranks // GPUS)
-        plan = parse(
-            {
-                "servers": servers,
-                "gpus_per_server": GPUS,
-                "ranks_per_server": GPUS,
-                "gpu": "h100-sxm",
-                "gpu_memory_bytes": 80 << 30,
-                "host_cost": "table",
-                "time_sync": "conservative",
-                "token": "t",
-                "network": {"inter_bytes_per_s": 50_000_000_000},
-                "tokens_per_step": 4096,
-            },
-            name="bench",
-        )
+        workload = {"command": ["train.py"], "tokensPerStep": 4096}
+        document = plans.document(servers=servers, gpusPerServer=GPUS, workload=workload)
+        plan = parse(document["core"], name="bench")
         self.simulation = Simulation(
             plan, NativeEngine(), Report(plan, out), version="bench", now=0.0, account=account, sinks=sinks
         )
@@ -70,7 +59,7 @@ class Run:
         self.position = 0
         self.kernels = kernels
         for server in range(servers):
-            hello = pb.Hello(protocol=1, server=server, devices=GPUS, gpu="h100-sxm", token="t")
+            hello = pb.Hello(protocol=1, server=server, devices=GPUS, gpu="h100-sxm", token=plans.TOKEN)
             self.simulation.hello(hello, lambda _: None, 0.0)
         for rank in range(ranks):
             joined = pb.RankJoined(session=rank % GPUS + 1, rank=rank, world=ranks)

@@ -1,6 +1,6 @@
 """How long a blocking call takes: shim → ring → agent → gRPC → core and back, without any simulation.
 
-``python bench/roundtrip.py [--ranks N] [--calls N]`` starts an agent and, as a core, a process that answers at once,
+``python -m bench.roundtrip [--ranks N] [--calls N]`` starts an agent and, as a core, a process that answers at once,
 and plays ranks that ask again and again. It prints the latency and, as the baseline, that of a bare gRPC stream between
 two processes: what is left is what rings, futexes and the agent add.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
+from bench import plans
 from eidolon_interposer.abi import EVENT_RECORD, Flag, Kind
 from eidolon_interposer.writer import RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -114,8 +115,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary) / "server"
         plan = Path(temporary) / "plan.json"
-        server = {"devices": 8, "ranks": options.ranks, "world": options.ranks, "gpu": "h100-sxm", "conf": {}}
-        plan.write_text(json.dumps({"core": {"token": ""}, "server": server}))
+        document = plans.document(gpusPerServer=8)
+        document["server"] |= {"ranks": options.ranks, "world": options.ranks, "conf": {}}
+        plan.write_text(json.dumps(document))
         command = [sys.executable, "-m", "eidolon_interposer.agent", "--plan", plan, "--server", "0"]
         with subprocess.Popen([*command, "--dir", directory, "--core", address], stdout=subprocess.PIPE) as agent:
             assert agent.stdout is not None

@@ -108,7 +108,7 @@ class Plan:
         try:
             server, core = plan["server"], plan["core"]
             after = 0  # the number after the group's last server
-            for group in server.get("groups") or ():
+            for group in server["groups"] or ():
                 after += _integer(group["servers"])
                 if number < after:
                     server = {**server, "gpu": group["gpu"], "conf": {**server["conf"], **group["conf"]}}

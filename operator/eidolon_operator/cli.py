@@ -18,32 +18,32 @@ from typing import Any, Final
 from eidolon_operator import plan as planning
 from eidolon_operator import report, units
 from eidolon_operator import spec as specs
-from eidolon_operator.machine import RunError
+from eidolon_operator.machine import HOST_MEMORY_PERCENT, RunError
 from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
 
-#: Option -> field of the object. Types and bounds are the schema's business; here only text becomes a number.
+#: Option -> field of the object. Types, bounds and defaults are the schema's business; here only text becomes a number.
 _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
-    ("--servers", "servers", int, "number of emulated servers (1)"),
-    ("--gpus-per-server", "gpusPerServer", int, "emulated GPUs in each server (1)"),
-    ("--gpu", "gpu.model", str, "GPU model, see `eidolon gpus` (h100-sxm)"),
+    ("--servers", "servers", int, "number of emulated servers"),
+    ("--gpus-per-server", "gpusPerServer", int, "emulated GPUs in each server"),
+    ("--gpu", "gpu.model", str, "GPU model, see `eidolon gpus`"),
     ("--gpu-memory", "gpu.memory", str, "memory of each GPU, e.g. 8GiB (that of the model)"),
     ("--gpu-context", "gpu.contextMemory", str, "memory that each process's CUDA context takes (that of the model)"),
     ("--inter-bandwidth", "network.interServer.bandwidth", str, "of each GPU between servers (that of the model)"),
-    ("--inter-latency", "network.interServer.latency", str, "between servers, e.g. 5us (5us)"),
+    ("--inter-latency", "network.interServer.latency", str, "between servers, e.g. 5us"),
     ("--intra-bandwidth", "network.intraServer.bandwidth", str, "of each GPU within its server (that of the model)"),
     ("--ranks-per-server", "workload.ranksPerServer", int, "framework processes on each server (one per GPU)"),
-    ("--launcher", "workload.launcher", str, "none, plain or torchrun: how ranks start (none)"),
+    ("--launcher", "workload.launcher", str, "none, plain or torchrun: how ranks start"),
     ("--tokens-per-step", "workload.tokensPerStep", int, "makes tokens/s known"),
     ("--samples-per-step", "workload.samplesPerStep", int, "makes samples/s known"),
     ("--steps", "steps", int, "end the run after this many steps"),
-    ("--time-sync", "timeSync", str, "conservative or optimistic (conservative)"),
-    ("--host-cost", "cost.host", str, "table or measured (table)"),
-    ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time of unknown cost (0.05)"),
+    ("--time-sync", "timeSync", str, "conservative or optimistic"),
+    ("--host-cost", "cost.host", str, "table or measured"),
+    ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time of unknown cost"),
     ("--time-limit", "timeLimit", str, "end the run, with who waits for what, after this much real time (no limit)"),
-    ("--startup-timeout", "startupTimeout", str, "real time for all ranks to join (10m)"),
+    ("--startup-timeout", "startupTimeout", str, "real time for all ranks to join"),
 )
 
 
@@ -91,46 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"eidolon {importlib.metadata.version('eidolon')}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    run = verbs.add_parser(
-        "run",
-        help="run a simulated cluster on this machine",
-        usage="eidolon run [OPTIONS] FILE\n       eidolon run [OPTIONS] -- COMMAND...",
-        description="Runs a simulated cluster on this machine: the one in FILE, or one made of options and a command.",
-        allow_abbrev=False,
-    )
-    run.add_argument("file", nargs="?", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
-    for option, field, kind, text in _OPTIONS:
-        run.add_argument(option, dest=field, type=kind, metavar=kind.__name__.upper()[:5], help=text)
-    run.add_argument(
-        "--strict", dest="cost.strict", action="store_true", default=None, help="fail where a warning would do"
-    )
-    run.add_argument(
-        "--record",
-        dest="recording.enabled",
-        action="store_true",
-        default=None,
-        help="keep the timeline of the run, for `eidolon trace`",
-    )
-    run.add_argument(
-        "--host-memory",
-        metavar="SIZE",
-        help="of this machine, for large allocations of all ranks (80%% of all): who would exceed it waits until"
-        " another frees",
-    )
-    run.add_argument(
-        "--host-table",
-        type=Path,
-        metavar="FILE",
-        help="host costs made by `eidolon calibrate host` on a machine with a GPU (the package's own)",
-    )
-    run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
-    run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
-    run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
-    run.add_argument(
-        "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
-    )
-
+    _add_run(verbs)
     validate = verbs.add_parser(
         "validate",
         help="check the YAML of a SimulatedCluster",
@@ -152,7 +113,62 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("file", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
     show.add_argument("--svg", type=Path, metavar="OUT", help="where to draw it (NAME-topology.svg)")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
+    _add_fetch(verbs)
+    commands.add_verbs(verbs)
+    tracing.add_verb(verbs)
+    return parser
 
+
+def _add_run(verbs: Any) -> None:
+    run = verbs.add_parser(
+        "run",
+        help="run a simulated cluster on this machine",
+        usage="eidolon run [OPTIONS] FILE\n       eidolon run [OPTIONS] -- COMMAND...",
+        description="Runs a simulated cluster on this machine: the one in FILE, or one made of options and a command.",
+        allow_abbrev=False,
+    )
+    run.add_argument("file", nargs="?", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
+    for option, field, kind, text in _OPTIONS:
+        run.add_argument(option, dest=field, type=kind, metavar=kind.__name__.upper()[:5], help=text + _default(field))
+    run.add_argument(
+        "--strict", dest="cost.strict", action="store_true", default=None, help="fail where a warning would do"
+    )
+    run.add_argument(
+        "--record",
+        dest="recording.enabled",
+        action="store_true",
+        default=None,
+        help="keep the timeline of the run, for `eidolon trace`",
+    )
+    run.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="memory of this machine for large allocations of all ranks; a rank that would exceed it waits until"
+        f" another frees ({HOST_MEMORY_PERCENT}%% of all)",
+    )
+    run.add_argument(
+        "--host-table",
+        type=Path,
+        metavar="FILE",
+        help="host costs made by `eidolon calibrate host` on a machine with a GPU (the package's own)",
+    )
+    run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
+    run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
+    run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
+    run.add_argument(
+        "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
+    )
+
+
+def _default(field: str) -> str:
+    """The schema's default of a field as help shows it; empty if it has none."""
+    try:
+        return f" ({specs.default(field)})"
+    except KeyError:
+        return ""
+
+
+def _add_fetch(verbs: Any) -> None:
     fetch = verbs.add_parser(
         "fetch",
         help="bring summary, recording, trace and logs of a run in Kubernetes here",
@@ -168,9 +184,6 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument(
         "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="limit of each wait for the cluster (30)"
     )
-    commands.add_verbs(verbs)
-    tracing.add_verb(verbs)
-    return parser
 
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:

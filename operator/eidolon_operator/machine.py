@@ -24,6 +24,8 @@ from eidolon_operator.spec import Spec, Workload
 
 NOT_FOUND: Final = 127  #: exit code of a run whose program does not exist, as a shell has it
 LOOPBACK: Final = "127.0.0.1"
+#: Share of the machine's memory that large allocations of all ranks together may take, unless the user says otherwise.
+HOST_MEMORY_PERCENT: Final = 80
 
 
 class RunError(Exception):
@@ -51,8 +53,8 @@ def machine_memory() -> int:
 
 
 def default_host_memory() -> int:
-    """80 % of :func:`machine_memory`, in bytes."""
-    return machine_memory() * 4 // 5
+    """:data:`HOST_MEMORY_PERCENT` of :func:`machine_memory`, in bytes."""
+    return machine_memory() * HOST_MEMORY_PERCENT // 100
 
 
 def share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:

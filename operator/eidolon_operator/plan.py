@@ -32,8 +32,19 @@ RING_INBOX_BYTES: Final = 4 << 20
 _RECORD_BYTES: Final = 32
 _RING_PAGES_BYTES: Final = 20 << 10  # header and reply slots of abi.h, rounded up to pages
 
+#: Largest copy to a device whose bytes the shim keeps, so that they can be read back.
 KNOWN_LIMIT_BYTES: Final = 1 << 20
+#: Real time that a rank waits for an answer before it gives its core up.
 REPLY_TIMEOUT_MS: Final = 60_000
+
+# Limits in real time that no field of the object sets.
+#: A server whose stream to the core broke, because its agent was started anew, may come back for so long.
+RECONNECT_TIMEOUT_S: Final = 30.0
+#: A run is given up after so long if somebody waits for a rank that has left.
+LEFT_TIMEOUT_S: Final = 10.0
+#: A run in which nobody can go on is given up after so long, and not after ``missingAfter``, if some ranks sleep
+#: outside all calls: they may be busy in other processes.
+IDLE_TIMEOUT_S: Final = 1_800.0
 
 #: What the two sections say of a group of servers.
 _OF_CORE: Final = ("servers", "gpu", "gpu_memory_bytes")
@@ -82,71 +93,86 @@ def build(
     attempt: int = 1,
     host_table: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a spec. ``token`` is the shared secret of the run; by default a new one. ``host_table``: document of
-    a host cost table (:func:`hostcost.read`) other than the package's; raises :class:`hostcost.HostTableError`."""
-    work, network = spec.workload, spec.network
+    """The plan of a spec.
+
+    ``token``: the shared secret of the run; by default a new one. ``attempt``: of the run, counted from 1.
+    ``host_table``: the document of a host cost table other than the package's. Raises :class:`SpecError` for what the
+    catalogue or the fabric refuses, :class:`hostcost.HostTableError`.
+    """
     groups = list(_groups(spec, source))
-    first = groups[0]
-    gpu = catalogue.gpu(first["gpu"])
-    _fabric(spec, groups, source)
-    document = {
-        "name": spec.name,
-        "core": {
-            "servers": spec.servers,
-            "gpus_per_server": spec.gpus_per_server,
-            "ranks_per_server": work.ranks_per_server,
-            "gpu": first["gpu"],
-            "gpu_memory_bytes": first["gpu_memory_bytes"],
-            "server_groups": [{key: group[key] for key in _OF_CORE} for group in groups] if len(groups) > 1 else None,
-            "host_cost": spec.host_cost,
-            "host_table": host_table,
-            "time_sync": spec.time_sync,
-            "steps": spec.steps,
-            "tokens_per_step": work.tokens_per_step,
-            "samples_per_step": work.samples_per_step,
-            "strict": spec.strict,
-            "unknown_limit": spec.unknown_limit,
-            "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
-            "network": {
-                "inter_bytes_per_s": network.inter_bytes_per_s or gpu.nic_bytes_per_s,
-                "inter_latency_ns": network.inter_latency_ns,
-                "intra_bytes_per_s": network.intra_bytes_per_s,
-                "topology": dict(network.topology) if network.topology is not None else None,
-            },
-            "startup_timeout_s": spec.startup_timeout_s,
-            "stuck_timeout_s": network.nccl.missing_after_s,
-            "missing_virtual_s": network.nccl.missing_after_virtual_s,
-            "time_limit_s": spec.time_limit_s,
-            "attempt": attempt,
-            "token": token if token is not None else secrets.token_hex(16),
+    _fabric(spec, groups, source)  # whether it can be built
+    core = {
+        **_core(spec, groups),
+        "host_table": host_table,
+        "attempt": attempt,
+        "token": token if token is not None else secrets.token_hex(16),
+    }
+    server = _server(spec, groups)
+    server["conf"] |= hostcost.parse(host_table).server_conf()
+    return Plan(spec, {"name": spec.name, "core": core, "server": server})
+
+
+def _core(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the simulation core is told of a spec. It has no defaults, so every field is here."""
+    work, network, first = spec.workload, spec.network, groups[0]
+    return {
+        "servers": spec.servers,
+        "gpus_per_server": spec.gpus_per_server,
+        "ranks_per_server": work.ranks_per_server,
+        "gpu": first["gpu"],
+        "gpu_memory_bytes": first["gpu_memory_bytes"],
+        "server_groups": [{key: group[key] for key in _OF_CORE} for group in groups] if len(groups) > 1 else None,
+        "host_cost": spec.host_cost,
+        "time_sync": spec.time_sync,
+        "steps": spec.steps,
+        "tokens_per_step": work.tokens_per_step,
+        "samples_per_step": work.samples_per_step,
+        "strict": spec.strict,
+        "unknown_limit": spec.unknown_limit,
+        "recording": {"limit_bytes": spec.recording.limit_bytes} if spec.recording.enabled else None,
+        "network": {
+            "inter_bytes_per_s": network.inter_bytes_per_s or catalogue.gpu(first["gpu"]).nic_bytes_per_s,
+            "inter_latency_ns": network.inter_latency_ns,
+            "intra_bytes_per_s": network.intra_bytes_per_s,
+            "topology": dict(network.topology) if network.topology is not None else None,
         },
-        "server": {
-            "devices": spec.gpus_per_server,
-            "ranks": work.ranks_per_server,
-            "world": spec.world,
-            "gpu": first["gpu"],
-            "groups": [{key: group[key] for key in _OF_SERVER} for group in groups] if len(groups) > 1 else None,
-            "conf": {
-                "mode": "core",
-                "host_cost": spec.host_cost,
-                **hostcost.parse(host_table).server_conf(),
-                "devices": str(spec.gpus_per_server),
-                **first["conf"],
-                "payload_limit": str(network.nccl.payload_bytes),
-                "nccl.kernel_bytes": str(network.nccl.kernel_bytes),
-                "nccl.comm_bytes": str(network.nccl.communicator_bytes),
-                "nccl.peer_bytes": str(network.nccl.peer_bytes),
-                "known_limit": str(KNOWN_LIMIT_BYTES),
-                "values.loss": spec.values.loss,
-                "values.routing": spec.values.routing,
-                "reply_timeout_ms": str(REPLY_TIMEOUT_MS),
-                "ring.records": str(RING_RECORDS),
-                "ring.defs_bytes": str(RING_DEFINITIONS_BYTES),
-                "ring.inbox_bytes": str(RING_INBOX_BYTES),
-            },
+        "startup_timeout_s": spec.startup_timeout_s,
+        "time_limit_s": spec.time_limit_s,
+        "stuck_timeout_s": network.nccl.missing_after_s,
+        "idle_timeout_s": IDLE_TIMEOUT_S,
+        "left_timeout_s": LEFT_TIMEOUT_S,
+        "reconnect_timeout_s": RECONNECT_TIMEOUT_S,
+        "missing_virtual_s": network.nccl.missing_after_virtual_s,
+    }
+
+
+def _server(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What every agent is told of a spec: the shape of its server, and the settings of the shims."""
+    first, nccl = groups[0], spec.network.nccl
+    return {
+        "devices": spec.gpus_per_server,
+        "ranks": spec.workload.ranks_per_server,
+        "world": spec.world,
+        "gpu": first["gpu"],
+        "groups": [{key: group[key] for key in _OF_SERVER} for group in groups] if len(groups) > 1 else None,
+        "conf": {
+            "mode": "core",
+            "host_cost": spec.host_cost,
+            "devices": str(spec.gpus_per_server),
+            **first["conf"],
+            "payload_limit": str(nccl.payload_bytes),
+            "nccl.kernel_bytes": str(nccl.kernel_bytes),
+            "nccl.comm_bytes": str(nccl.communicator_bytes),
+            "nccl.peer_bytes": str(nccl.peer_bytes),
+            "known_limit": str(KNOWN_LIMIT_BYTES),
+            "values.loss": spec.values.loss,
+            "values.routing": spec.values.routing,
+            "reply_timeout_ms": str(REPLY_TIMEOUT_MS),
+            "ring.records": str(RING_RECORDS),
+            "ring.defs_bytes": str(RING_DEFINITIONS_BYTES),
+            "ring.inbox_bytes": str(RING_INBOX_BYTES),
         },
     }
-    return Plan(spec, document)
 
 
 def _groups(spec: Spec, source: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,9 @@
-"""The core's section of ``plan.json``, checked: a :class:`PlanError` names the field and what is allowed."""
+"""The core's section of ``plan.json``, checked: a :class:`PlanError` names the field and what is allowed.
+
+Whoever makes the plan says everything. A field that may be left open is null, and one that is missing is an error: a
+default here would be a second one beside that of the CustomResourceDefinition. The token alone may be missing, since
+in Kubernetes it is a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +41,18 @@ class Plan:
     strict: bool
     unknown_limit: float
     network: fabric.Settings
-    startup_timeout_s: float
-    token: str
-    name: str = ""  #: of the run
-    attempt: int = 1  #: of the run, counted by whoever starts it
-    recording_limit_bytes: int | None = None  #: of the recording; None: the run is not recorded
-    time_limit_s: float | None = None  #: real time from when all servers are there; None: no limit
-    stuck_timeout_s: float = 60.0  #: real time in which nobody can go on before the run is given up
-    missing_virtual_s: float = 3_600.0  #: virtual time that a rank may go on without a collective another has reached
-    idle_timeout_s: float = 1_800.0  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
-    left_timeout_s: float = 10.0  #: the same where somebody waits for a rank that has left
-    reconnect_timeout_s: float = 30.0  #: a server whose stream broke may come back for so long
+    token: str  #: that agents must bring; empty if it is a file of its own (``--tls``)
+    name: str  #: of the run
+    attempt: int  #: of the run, counted by whoever starts it
+    recording_limit_bytes: int | None  #: of the recording; None: the run is not recorded
+    # Limits in real time, but for the one that says otherwise.
+    startup_timeout_s: float  #: for all servers to report and all expected ranks to join
+    time_limit_s: float | None  #: for the run, from when all servers are there; None: no limit
+    stuck_timeout_s: float  #: in which nobody can go on before the run is given up
+    idle_timeout_s: float  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
+    left_timeout_s: float  #: the same where somebody waits for a rank that has left
+    reconnect_timeout_s: float  #: for a server whose stream broke to come back
+    missing_virtual_s: float  #: virtual time that a rank may go on without a collective another has reached
 
     @property
     def gpu(self) -> Gpu:
@@ -68,98 +74,136 @@ def read(path: Path) -> Plan:
 
 
 def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
-    """The plan in the document's section ``core``."""
-    servers = _positive(core, "servers")
-    devices = tuple(_devices(core, servers))
-    extra = {name: float(core[name]) for name in _LIMITS if core.get(name) is not None}
+    """The plan in the document's section ``core``. Raises :class:`PlanError`."""
+    section = _Section(core, "core")
+    servers = section.positive("servers")
+    devices = tuple(_devices(section, servers))
+    recording = section.optional_section("recording")
     return Plan(
         servers=servers,
-        gpus_per_server=_positive(core, "gpus_per_server"),
-        ranks_per_server=_positive(core, "ranks_per_server"),
+        gpus_per_server=section.positive("gpus_per_server"),
+        ranks_per_server=section.positive("ranks_per_server"),
         devices=devices,
-        host_cost=_choice(core, "host_cost", ("table", "measured")),
-        host_table=_host_table(core),
-        time_sync=_choice(core, "time_sync", ("conservative", "optimistic")),
-        steps=_positive(core, "steps") if core.get("steps") is not None else None,
-        tokens_per_step=_positive(core, "tokens_per_step") if core.get("tokens_per_step") is not None else None,
-        samples_per_step=_positive(core, "samples_per_step") if core.get("samples_per_step") is not None else None,
-        strict=bool(core.get("strict", False)),
-        unknown_limit=float(core.get("unknown_limit", 1.0)),
-        network=_network(core, [device.gpu for device in devices]),
-        startup_timeout_s=float(core.get("startup_timeout_s", 300)),
-        token=_get(core, "token", str, ""),
-        recording_limit_bytes=_recording(core),
+        host_cost=section.choice("host_cost", ("table", "measured")),
+        host_table=_host_table(section),
+        time_sync=section.choice("time_sync", ("conservative", "optimistic")),
+        steps=section.optional_positive("steps"),
+        tokens_per_step=section.optional_positive("tokens_per_step"),
+        samples_per_step=section.optional_positive("samples_per_step"),
+        strict=section.value("strict", bool),
+        unknown_limit=section.number("unknown_limit"),
+        network=_network(section, [device.gpu for device in devices]),
+        token=section.value("token", str) if "token" in core else "",
         name=name,
-        attempt=_positive(core, "attempt", 1),
-        **extra,
+        attempt=section.positive("attempt"),
+        recording_limit_bytes=recording.positive("limit_bytes") if recording is not None else None,
+        startup_timeout_s=section.number("startup_timeout_s"),
+        time_limit_s=section.optional_number("time_limit_s"),
+        stuck_timeout_s=section.number("stuck_timeout_s"),
+        idle_timeout_s=section.number("idle_timeout_s"),
+        left_timeout_s=section.number("left_timeout_s"),
+        reconnect_timeout_s=section.number("reconnect_timeout_s"),
+        missing_virtual_s=section.number("missing_virtual_s"),
     )
 
 
-_LIMITS = (
-    *("time_limit_s", "stuck_timeout_s", "missing_virtual_s", "idle_timeout_s"),
-    *("left_timeout_s", "reconnect_timeout_s"),
-)
-
-
-def _devices(core: Mapping[str, Any], servers: int) -> Iterator[DeviceModel]:
+def _devices(section: _Section, servers: int) -> Iterator[DeviceModel]:
     """By server. ``core.server_groups`` tells apart what ``core.gpu`` does not say of all."""
-    groups = core.get("server_groups") or [{**core, "servers": servers}]
-    if sum(_positive(group, "servers") for group in groups) != servers:
+    groups = section.sections("server_groups") or [section]
+    if sum(group.positive("servers") for group in groups) != servers:
         raise PlanError(f"core.server_groups: their servers are not {servers}")
     for group in groups:
         try:
-            gpu = catalogue.gpu(_get(group, "gpu", str))
+            gpu = catalogue.gpu(group.value("gpu", str))
         except ValueError as error:
-            raise PlanError(f"core.gpu: {error}") from error
-        memory_bytes = _positive(group, "gpu_memory_bytes", gpu.memory_bytes)
-        yield from itertools.repeat(DeviceModel(gpu, memory_bytes), group["servers"])
+            raise PlanError(f"{group.path}.gpu: {error}") from error
+        device = DeviceModel(gpu, group.positive("gpu_memory_bytes"))
+        yield from itertools.repeat(device, group.positive("servers"))
 
 
-def _host_table(core: Mapping[str, Any]) -> hostcost.Table:
+def _host_table(section: _Section) -> hostcost.Table:
     try:
-        return hostcost.parse(_get(core, "host_table", dict) if core.get("host_table") is not None else None)
+        return hostcost.parse(section.optional("host_table", dict))
     except hostcost.HostTableError as error:
-        raise PlanError(f"core.host_table.{error}") from error
+        raise PlanError(f"{section.path}.host_table.{error}") from error
 
 
-def _recording(core: Mapping[str, Any]) -> int | None:
-    if core.get("recording") is None:
-        return None
-    return _positive(_get(core, "recording", dict), "limit_bytes")
-
-
-def _network(core: Mapping[str, Any], gpus: Sequence[Gpu]) -> fabric.Settings:
-    section = _get(core, "network", dict)
+def _network(section: _Section, gpus: Sequence[Gpu]) -> fabric.Settings:
+    network = section.section("network")
     try:
         return fabric.parse(
-            section.get("topology"),
+            network.optional("topology", dict),
             gpus=gpus,
-            gpus_per_server=_positive(core, "gpus_per_server"),
-            inter_bytes_per_s=_positive(section, "inter_bytes_per_s", gpus[0].nic_bytes_per_s),
-            inter_latency_ns=_get(section, "inter_latency_ns", int, 2_000),
-            intra_bytes_per_s=section.get("intra_bytes_per_s"),
+            gpus_per_server=section.positive("gpus_per_server"),
+            inter_bytes_per_s=network.positive("inter_bytes_per_s"),
+            inter_latency_ns=network.value("inter_latency_ns", int),
+            intra_bytes_per_s=network.optional_positive("intra_bytes_per_s"),
         )
     except fabric.FabricError as error:
-        raise PlanError(f"core.network.topology.{error}") from error
+        raise PlanError(f"{network.path}.topology.{error}") from error
 
 
-def _get(section: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    value = section.get(name)
-    value = default if value is None else value
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise PlanError(f"core.{name}: {value!r} is not of type {kind.__name__}")
-    return value
+class _Section:
+    """One object of the plan, whose fields are read by their type. All methods raise :class:`PlanError`."""
 
+    def __init__(self, fields: Mapping[str, Any], path: str) -> None:
+        self._fields = fields
+        self.path = path  # for messages, such as core.network
 
-def _positive(section: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value: int = _get(section, name, int, default)
-    if value <= 0:
-        raise PlanError(f"core.{name}: {value} is not positive")
-    return value
+    def optional(self, name: str, *kinds: type) -> Any:
+        """A value of one of these types, or None where the plan says null."""
+        if name not in self._fields:
+            raise PlanError(f"{self.path}.{name}: is missing")
+        value = self._fields[name]
+        wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        if value is not None and wrong:
+            raise PlanError(f"{self.path}.{name}: {value!r} is not of type {kinds[-1].__name__}")
+        return value
 
+    def value(self, name: str, *kinds: type) -> Any:
+        """A value of one of these types."""
+        value = self.optional(name, *kinds)
+        if value is None:
+            raise PlanError(f"{self.path}.{name}: None is not of type {kinds[-1].__name__}")
+        return value
 
-def _choice(section: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
-    value: str = _get(section, name, str, allowed[0])
-    if value not in allowed:
-        raise PlanError(f"core.{name}: {value!r}: {', '.join(allowed)} are allowed")
-    return value
+    def number(self, name: str) -> float:
+        """A number, whole or not."""
+        return float(self.value(name, int, float))
+
+    def optional_number(self, name: str) -> float | None:
+        """A number, or None where the plan says null."""
+        return None if self.optional(name, int, float) is None else self.number(name)
+
+    def positive(self, name: str) -> int:
+        """A whole number from 1."""
+        value: int = self.value(name, int)
+        if value <= 0:
+            raise PlanError(f"{self.path}.{name}: {value} is not positive")
+        return value
+
+    def optional_positive(self, name: str) -> int | None:
+        """A whole number from 1, or None where the plan says null."""
+        return None if self.optional(name, int) is None else self.positive(name)
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of some words."""
+        value: str = self.value(name, str)
+        if value not in allowed:
+            raise PlanError(f"{self.path}.{name}: {value!r}: {', '.join(allowed)} are allowed")
+        return value
+
+    def section(self, name: str) -> _Section:
+        """An object in this one."""
+        return _Section(self.value(name, dict), f"{self.path}.{name}")
+
+    def optional_section(self, name: str) -> _Section | None:
+        """An object in this one, or None where the plan says null."""
+        return None if self.optional(name, dict) is None else self.section(name)
+
+    def sections(self, name: str) -> list[_Section]:
+        """A list of objects in this one; empty where the plan says null."""
+        items = self.optional(name, list) or []
+        if not all(isinstance(item, dict) for item in items):
+            raise PlanError(f"{self.path}.{name}: {items!r} is not a list of objects")
+        return [_Section(item, f"{self.path}.{name}[{index}]") for index, item in enumerate(items)]

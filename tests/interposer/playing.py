@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 import pytest
 
+from bench import plans
 from eidolon_interposer.abi import EVENT_RECORD, Flag
 from eidolon_interposer.writer import RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -157,9 +158,9 @@ class Server:
         self.directory = path / "eidolon"
         self.core = core
         self.plan = path / "plan.json"
-        conf = {"mode": "core", "gpu.name": "NVIDIA H100"}
-        server = {"devices": 2, "ranks": 2, "world": 4, "gpu": "h100-sxm", "conf": conf}
-        self.plan.write_text(json.dumps({"name": "test", "core": {"token": "secret"}, "server": server}))
+        plan = plans.document(servers=2, gpusPerServer=2)
+        plan["server"]["conf"] = {"mode": "core", "gpu.name": "NVIDIA H100"}
+        self.plan.write_text(json.dumps(plan))
         self.agent: subprocess.Popen[str]
         self.errors = ""
 

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from bench import plans
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.core_plan import Plan, parse
@@ -20,26 +21,19 @@ from eidolon_simcore.run.event_records import RECORD, Kind, RecordFlag
 FOREGROUND, BLOCKING, MORE = RecordFlag.FOREGROUND, RecordFlag.BLOCKING, RecordFlag.GROUP_MORE
 AUTOGRAD, PAYLOAD, IN_GRAPH = RecordFlag.AUTOGRAD, RecordFlag.PAYLOAD, RecordFlag.IN_GRAPH
 
-CORE = {
-    "servers": 1,
-    "gpus_per_server": 2,
-    "ranks_per_server": 2,
-    "gpu": "h100-sxm",
-    "gpu_memory_bytes": 80 << 30,
-    "host_cost": "table",
-    "time_sync": "conservative",
-    "steps": None,
-    "tokens_per_step": 1_000,
-    "samples_per_step": None,
-    "strict": False,
-    "unknown_limit": 0.5,
-    "network": {"inter_bytes_per_s": 50_000_000_000, "inter_latency_ns": 2_000, "intra_bytes_per_s": None},
-    "startup_timeout_s": 30,
-    "token": "secret",
-}
+#: The core's section of the plan of one server with two H100.
+CORE: dict[str, Any] = plans.document(
+    gpusPerServer=2,
+    gpu={"memory": "80GiB"},
+    network={"interServer": {"bandwidth": "400Gb/s"}},
+    workload={"command": ["train.py"], "tokensPerStep": 1_000},
+    cost={"unknownLimit": 0.5},
+    startupTimeout="30s",
+)["core"]
 
 
 def plan(**changes: Any) -> Plan:
+    """The plan with some fields of that section changed."""
     return parse({**CORE, **changes})
 
 

@@ -9,7 +9,9 @@ from eidolon_operator.reporting.model import PARTS, Run
 from eidolon_operator.units import format_bytes, format_count, format_ns
 
 #: Keys of the plan that a reader of the configuration does not miss.
-_HIDDEN: Final = frozenset(("token", "startup_timeout_s", "attempt"))
+_HIDDEN: Final = frozenset(
+    ("token", "attempt", "startup_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
+)
 
 
 class Table(NamedTuple):
