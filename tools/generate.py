@@ -1,10 +1,10 @@
-"""Writes the files that are made from others: the chart's copy of the CRD and the two reference pages.
+"""Writes what is made from other files: the chart's copy of the CRD, the two reference pages, tables in pages.
 
     generate.py            writes them (`make generate`)
     generate.py --check    writes nothing; names the files that are not current, exit code 1
 
-What they are made from: ``crds/simulatedcluster.yaml``, and ``values.yaml`` (comments and defaults) with
-``values.schema.json`` (types) of the chart. Needs PyYAML and nothing of Eidolon.
+What they are made from: ``crds/simulatedcluster.yaml``; ``values.yaml`` (comments and defaults) with
+``values.schema.json`` (types) of the chart; the package's host cost table. Needs PyYAML and nothing of Eidolon.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import fidelity_page
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds/simulatedcluster.yaml")
 CHART: Final = Path("charts/eidolon")
+HOST_COSTS: Final = Path("simcore/eidolon_simcore/data/host_cost.yaml")
+COSTS_PAGE: Final = Path("docs/costs.md")
 PROSE_WIDTH: Final = 100  # characters of a line of Markdown, as in pyproject.toml ([tool.rumdl])
 
 Schema = Mapping[str, Any]
@@ -40,6 +42,11 @@ def generated() -> dict[Path, str]:
         Path("docs/reference-simulatedcluster.md"): crd_page(yaml.safe_load(crd)),
         Path("docs/reference-chart.md"): values_page(values, schema),
         fidelity_page.PAGE: fidelity_page.page(ROOT),
+        COSTS_PAGE: with_block(
+            (ROOT / COSTS_PAGE).read_text("utf-8"),
+            HOST_COSTS,
+            host_figures(yaml.safe_load((ROOT / HOST_COSTS).read_text("utf-8"))),
+        ),
     }
 
 
@@ -242,6 +249,46 @@ def _value_type(root: Schema, path: str) -> str:
         return "one of " + ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     return " or ".join("list" if kind == "array" else kind for kind in kinds if kind != "null")
+
+
+# -- figures in pages that are written by hand -------------------------------------------------------------------------
+
+
+def with_block(page: str, source: Path, block: str) -> str:
+    """The page with this text between the two comments that name its source; ValueError where they are not there."""
+    begin, end = f"<!-- Generated from {source} by `make generate`. -->\n", "<!-- End of what is generated. -->\n"
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"no block {begin.strip()!r} with an end {end.strip()!r}")
+    return f"{before}{begin}\n{block}\n{end}{after}"
+
+
+def host_figures(table: Schema) -> str:
+    """The host model's figures as Markdown: what running code costs by its age, and what ages it."""
+    function, operator, ages = table["function"], table["operator"], table["ages"]
+    bounds = [function[name] for name in ("warm", "cold", "rare")]
+    if bounds != [operator[name] for name in ("warm", "cold", "rare")]:
+        raise ValueError(f"functions and operators differ in their ages: {function}, {operator}")
+    lines = [
+        "| what the thread runs | by how much it ages other code |",
+        "|---|---|",
+        "| a function or operator that is warm | 0 |",
+        "| a function or operator that is not warm | 1 |",
+        f"| a launch, copy or set | {ages['launch']:,} |",
+        f"| a library call or collective | {ages['library']:,} |",
+        f"| a device-wide wait | {ages['device_wait']:,} |",
+        "",
+        f"| cost, us, by age | {' | '.join(f'up to {bound:,}' for bound in bounds)} | older |",
+        "|---|---|---|---|---|",
+    ]
+    for what, runs in (
+        ("an operator that is called, views included", operator),
+        ("a Python function that is entered", function),
+    ):
+        times = (runs[f"{name}_ns"] / 1e3 for name in ("warm", "cold", "rare", "far"))
+        lines.append(f"| {what} | {' | '.join(f'{time:g}' for time in times)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bench.fidelity.traces import Work
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.costs.roofline import MATRIX
 
+ROOT = Path(__file__).parents[2]
 MS = 1e6
 
 
@@ -182,6 +184,13 @@ def test_memory_that_a_convolution_sets_is_its_own_and_its_time(tmp_path: Path) 
     dgrad, wgrad = trace_signatures.read(path)
     assert (dgrad.signature.name, dgrad.begin_ns, dgrad.ns) == ("dgrad", 10_000, 4_000 + trace_signatures.INNER_GAP_NS)
     assert (wgrad.signature.name, wgrad.ns) == ("wgrad", 2_000)
+
+
+def test_batch_normalisation_moves_as_many_bytes_as_the_shim_says() -> None:
+    text = (ROOT / "interposer/native/libs/cudnn_norm.cpp").read_text("utf-8")
+    call = re.compile(r'"batch_norm_(\w+)ward", (\d+) \* x\.bytes\(\) \+ d?[xy]\.bytes\(\), (\d+) \* x\.elements')
+    found = {f"{way}ward": (int(read) + 1, int(flops)) for way, read, flops in call.findall(text)}
+    assert found == trace_signatures.BATCH_NORM_WORK
 
 
 def test_batch_normalisation_of_cudnn_is_one_call_by_the_bytes_that_the_shim_counts(tmp_path: Path) -> None:

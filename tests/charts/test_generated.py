@@ -20,6 +20,14 @@ def test_it_is_current(path: Path) -> None:
     assert (ROOT / path).read_text("utf-8") == generate.generated()[path], "run `make generate`"
 
 
+def test_a_block_stands_between_comments_that_name_its_source() -> None:
+    begin, end = "<!-- Generated from a.yaml by `make generate`. -->", "<!-- End of what is generated. -->"
+    page = f"before\n{begin}\nold\n{end}\nafter\n"
+    assert generate.with_block(page, Path("a.yaml"), "new\n") == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+    with pytest.raises(ValueError, match="no block"):
+        generate.with_block(page, Path("b.yaml"), "new\n")
+
+
 def test_values_are_read_with_their_comments() -> None:
     text = """# A value.
 # On two lines.
@@ -56,19 +64,21 @@ def test_a_template_in_a_description_is_shown_as_it_is() -> None:
 def test_main_writes_only_what_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in ("crds/simulatedcluster.yaml", "charts/eidolon/values.yaml", "charts/eidolon/values.schema.json"):
+    sources = ("crds/simulatedcluster.yaml", "charts/eidolon/values.yaml", "charts/eidolon/values.schema.json")
+    for path in (*sources, generate.HOST_COSTS, generate.COSTS_PAGE):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text((ROOT / path).read_text("utf-8"), "utf-8")
     (tmp_path / "charts/eidolon/templates").mkdir()
-    (tmp_path / "docs").mkdir()
     for path in ("tools/fidelity.md.j2", "bench/fidelity/results", "bench/fidelity/predicted"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).symlink_to(ROOT / path)
+    page = tmp_path / generate.COSTS_PAGE
+    page.write_text(page.read_text("utf-8").replace("10,000", "1"), "utf-8")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 4
+    assert len(capsys.readouterr().err.splitlines()) == 5
     assert generate.main([]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert len(capsys.readouterr().out.splitlines()) == 5
     assert generate.main(["--check"]) == 0
     assert generate.main([]) == 0
     assert capsys.readouterr().out == ""

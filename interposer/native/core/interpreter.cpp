@@ -1,21 +1,20 @@
 // What a thread's host time goes into between our calls: Python functions and operators, counted, not timed.
 //
-// The time that this machine takes for them says little about the server that is emulated, and is another one in each
-// run. How often a function is entered, or an operator called, does not change. What that costs depends on whether the
-// same code is still in the processor's caches: an optimizer's loop over its parameters stays there, a step's way
-// through a framework does not. So an age is what the thread has fetched since that code last ran: a function or an
-// operator that was not warm itself counts one, a launch five, a library's call sixty, for the code that it takes; what
-// was warm pushes nothing out, however often it runs. So the accessors that ZeRO-3 calls in loops for each parameter
-// stay warm, and the hooks that FSDP runs once a layer in autograd's thread, between library calls, are as cold as on a
-// real host. Who waited for a whole device finds nothing where it was: what a step does first, after such a wait, takes
-// longer than the same in its second layer.
+// The time that this machine takes for them says little about the server that is emulated, and differs from run to run.
+// How often a function is entered, or an operator called, does not change. What that costs depends on whether the same
+// code is still in the processor's caches: an optimizer's loop over its parameters stays there, a step's way through a
+// framework does not. So a piece of code has an age: what the thread has fetched since that code last ran. A function
+// or an operator that was not warm itself counts one. A launch, a library call and a wait for a whole device count more
+// (`host.ages` of server.conf), for the code that they take. Warm code pushes nothing out, however often it runs. So
+// the accessors that ZeRO-3 calls in loops for each parameter stay warm, and the hooks that FSDP runs once a layer in
+// autograd's thread, between library calls, are as cold as on a real host. After a device-wide wait, caches are cold:
+// what a step does first after such a wait takes longer than the same in its second layer.
 //
-// Fitted to the times at which eleven traced steps on H100 and H200 launched their kernels, and to the issue times of
-// GPT-2, Llama, BERT, Mixtral, ResNet and ViT, plain and under DDP and FSDP, DeepSpeed and Megatron (docs/costs.md,
-// "The host").
+// All figures come from the host cost table of the run (simcore's data/host_cost.yaml says what they are fitted to) by
+// way of server.conf; the shim has none of its own. docs/costs.md, "The host", describes the model.
 //
-// Importing a module costs nothing: it is no part of a step, and how often what is entered there depends on the order
-// of sets, another one in each process.
+// Importing a module costs nothing: it is no part of a step, and how often code is entered there depends on the order
+// of sets, which differs from process to process.
 //
 // Entries are seen by the hook that CPython has for that (PEP 523, since 3.11 the same in all versions); torch's
 // compiler puts itself in front of it and calls it in turn. Operators are told by the torch plugin.
@@ -24,6 +23,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "internal.h"
@@ -31,8 +31,8 @@
 namespace eidolon {
 namespace {
 
-// What it costs to run code of which the last run, by this thread, was at most `warm` ago, at most `cold`, at most
-// `rare`, or more. What is warm ages nothing.
+// What it costs to run code whose last run, by this thread, was at most `warm` ago, at most `cold`, at most `rare`, or
+// more. Warm code ages nothing.
 struct Costs {
   uint64_t warm, cold, rare;
   int64_t warm_ns, cold_ns, rare_ns, far_ns;
@@ -41,27 +41,45 @@ struct Costs {
     return ago <= warm ? warm_ns : ago <= cold ? cold_ns : ago <= rare ? rare_ns : far_ns;
   }
 };
-// Those of a server.conf that says nothing of them; a run's has those of its host cost table (data/host_cost.yaml).
-constexpr Costs kFunction{64, 512, 8192, 460, 970, 6800, 15400};
-constexpr Costs kOperator{64, 512, 8192, 1730, 7100, 13600, 13600}; // whether it launches or not
-// How much older they make what ran before.
-constexpr uint64_t kLaunchAge = 5, kLibraryAge = 60, kDeviceWaitAge = 10000;
+// By how much each of these ages the code that ran before.
+struct Ages {
+  uint64_t launch, library, device_wait;
+};
 
-Costs costs(const char *key, Costs otherwise) {
+constexpr const char *kAges = "%" SCNu64 " %" SCNu64 " %" SCNu64;
+constexpr const char *kTimes = " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64;
+
+// Nothing is charged without a core, so server.conf needs no figures then.
+const char *figures(const char *key) {
   const char *text = setting(key);
-  Costs c = otherwise;
-  if (text != nullptr &&
-      sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, &c.warm, &c.cold,
-             &c.rare, &c.warm_ns, &c.cold_ns, &c.rare_ns, &c.far_ns) != 7)
+  if (text == nullptr && config().active && !config().null_core)
+    fatal("server.conf: %s is missing: mode=core needs the figures of the host cost table", key);
+  return text;
+}
+Costs costs(const char *key) {
+  Costs c{};
+  const char *text = figures(key);
+  if (text != nullptr && sscanf(text, (std::string(kAges) + kTimes).c_str(), &c.warm, &c.cold, &c.rare, &c.warm_ns,
+                                &c.cold_ns, &c.rare_ns, &c.far_ns) != 7)
     fatal("server.conf: %s=%s: three ages and four times in ns are allowed", key, text);
   return c;
 }
 const Costs &function_costs() {
-  static const Costs read = costs("host.function", kFunction);
+  static const Costs read = costs("host.function");
   return read;
 }
 const Costs &operator_costs() {
-  static const Costs read = costs("host.operator", kOperator);
+  static const Costs read = costs("host.operator");
+  return read;
+}
+const Ages &ages() {
+  static const Ages read = [] {
+    Ages a{};
+    const char *text = figures("host.ages");
+    if (text != nullptr && sscanf(text, kAges, &a.launch, &a.library, &a.device_wait) != 3)
+      fatal("server.conf: host.ages=%s: the ages of a launch, a library call and a device-wide wait are allowed", text);
+    return a;
+  }();
   return read;
 }
 
@@ -198,11 +216,11 @@ static void age(uint64_t by) {
     runs.now += by;
 }
 
-void count_launch() { age(kLaunchAge); }
+void count_launch() { age(ages().launch); }
 
-void count_library_call() { age(kLibraryAge); }
+void count_library_call() { age(ages().library); }
 
-void count_device_wait() { age(kDeviceWaitAge); }
+void count_device_wait() { age(ages().device_wait); }
 
 int64_t take_interpreter_ns() { return std::exchange(spent_ns, 0); }
 

@@ -484,7 +484,9 @@ void rest() {
 
 int main() {
   directory = test::enter_server("mode=core\ndevices=2\nring.records=1024\nring.defs_bytes=65536\n"
-                                 "ring.inbox_bytes=65536\ngpu.context_bytes=104857600\n");
+                                 "ring.inbox_bytes=65536\ngpu.context_bytes=104857600\n"
+                                 "host.function=64 512 8192 460 970 6800 15400\n"
+                                 "host.operator=64 512 8192 1730 7100 13600 13600\nhost.ages=5 60 10000\n");
   static Agent agent;
   agent.make_page();
   CHECK_EQUAL(ensure_context(0), kSuccess);

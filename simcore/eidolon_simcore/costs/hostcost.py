@@ -40,8 +40,8 @@ class HostTableError(ValueError):
 class Runs:
     """What running code costs whose last run was at most ``warm`` ago, ``cold``, ``rare``, or more (nanoseconds).
 
-    An age is what the thread has fetched since: a function or operator that was not warm itself counts one, a launch
-    five, a library call sixty, a wait for a whole device 10,000 (``interposer/native/core/interpreter.cpp``)."""
+    An age is what the thread has fetched since then: a function or operator that was not warm itself counts one, and
+    calls count as :class:`Ages` says. The shim counts them (``interposer/native/core/interpreter.cpp``)."""
 
     warm: int
     cold: int
@@ -57,6 +57,20 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
+class Ages:
+    """By how much a launch (also a copy or set), a library call (also a collective) and a wait for a whole device age
+    the code that the thread ran before."""
+
+    launch: int
+    library: int
+    device_wait: int
+
+    def conf(self) -> str:
+        """As ``server.conf`` has it."""
+        return " ".join(map(str, astuple(self)))
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Nanoseconds of host work. ``reference_ns``: CPU time of the fixed load on the machine it was made on."""
 
@@ -65,6 +79,7 @@ class Table:
     compiled_entry: int  #: before the first kernel of ``torch.compile`` in a step
     function: Runs
     operator: Runs
+    ages: Ages
     reference_ns: int | None = None
     provenance: Mapping[str, str] | None = None  #: None: the package's own table
 
@@ -73,8 +88,12 @@ class Table:
         return self.calls.get(name, self.default)
 
     def server_conf(self) -> dict[str, str]:
-        """What the shims are told of it."""
-        return {"host.function": self.function.conf(), "host.operator": self.operator.conf()}
+        """What the shims are told of it; they have no figures of their own."""
+        return {
+            "host.function": self.function.conf(),
+            "host.operator": self.operator.conf(),
+            "host.ages": self.ages.conf(),
+        }
 
     def stated(self) -> str:
         """For a report: where it was made; empty for the package's own."""
@@ -140,13 +159,16 @@ def _parse(document: Mapping[str, Any], base: Table | None) -> Table:
     def single(name: str) -> int:
         return _ns(document, name, name) if base is None or name in document else int(getattr(base, name))
 
+    def group(name: str, kind: type[Runs | Ages]) -> dict[str, int]:
+        given, wanted = _mapping(document, name), [field.name for field in fields(kind)]
+        if set(given) != set(wanted):
+            raise HostTableError(f"{name}: {given!r}: {', '.join(wanted)} are needed, and no others allowed")
+        return {key: _ns(given, key, f"{name}.{key}") for key in wanted}
+
     def runs(name: str) -> Runs:
         if base is not None and name not in document:
             return base.function if name == "function" else base.operator
-        given, wanted = _mapping(document, name), [field.name for field in fields(Runs)]
-        if set(given) != set(wanted):
-            raise HostTableError(f"{name}: {given!r}: {', '.join(wanted)} are needed, and no others allowed")
-        made = Runs(**{key: _ns(given, key, f"{name}.{key}") for key in wanted})
+        made = Runs(**group(name, Runs))
         for younger, older in pairwise(("warm", "cold", "rare")):
             least, most = getattr(made, younger), getattr(made, older)
             if least > most:
@@ -159,7 +181,14 @@ def _parse(document: Mapping[str, Any], base: Table | None) -> Table:
     origin = None if base is None else {str(k): str(v) for k, v in _mapping(document, "provenance").items()}
     calls_of = found if base is None else {**base.calls, **found}
     return Table(
-        calls_of, single("default"), single("compiled_entry"), runs("function"), runs("operator"), reference_ns, origin
+        calls=calls_of,
+        default=single("default"),
+        compiled_entry=single("compiled_entry"),
+        function=runs("function"),
+        operator=runs("operator"),
+        ages=base.ages if base is not None and "ages" not in document else Ages(**group("ages", Ages)),
+        reference_ns=reference_ns,
+        provenance=origin,
     )
 
 

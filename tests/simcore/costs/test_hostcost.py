@@ -20,17 +20,17 @@ def test_what_a_table_does_not_name_is_as_in_the_packages_own() -> None:
     assert table.call_ns("cudaLaunchKernel") == 7
     assert table.call_ns("cudaMalloc") == own.call_ns("cudaMalloc")
     assert (table.operator, table.compiled_entry) == (own.operator, own.compiled_entry)
-    assert table.server_conf() == {"host.function": "10 20 30 1 2 3 4", "host.operator": own.operator.conf()}
+    assert table.server_conf() == {
+        "host.function": "10 20 30 1 2 3 4",
+        "host.operator": own.operator.conf(),
+        "host.ages": own.ages.conf(),
+    }
     assert hostcost.parse(None) is own
 
 
-def test_the_shims_own_figures_are_those_of_the_package() -> None:
-    """They serve where a server.conf was written by hand."""
+def test_the_shim_reads_each_figure_that_it_is_told() -> None:
     text = (ROOT / "interposer/native/core/interpreter.cpp").read_text("utf-8")
-    found = dict(re.findall(r"constexpr Costs (k\w+)\{([\d, ]+)\}", text))
-    conf = hostcost.table().server_conf()
-    assert found["kFunction"].replace(",", "") == conf["host.function"]
-    assert found["kOperator"].replace(",", "") == conf["host.operator"]
+    assert set(re.findall(r'"(host\.\w+)"', text)) == set(hostcost.table().server_conf())
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,10 @@ def test_the_shims_own_figures_are_those_of_the_package() -> None:
         ({"operator": RUNS | {"cold": 5}}, "operator.warm: 10: at most operator.cold (5) is allowed"),
         ({"operator": RUNS | {"rare": 19}}, "operator.cold: 20: at most operator.rare (19) is allowed"),
         ({"operator": RUNS | {"rare_ns": 1.5}}, "operator.rare_ns: 1.5: a whole number from 0 on is allowed"),
+        (
+            {"ages": {"launch": 5}},
+            "ages: {'launch': 5}: launch, library, device_wait are needed, and no others allowed",
+        ),
         ({"reference_ns": 0}, "reference_ns: 0: a whole number of nanoseconds, at least 1, is allowed"),
     ],
 )
