@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from eidolon_operator import launching, report, units
 from eidolon_operator import plan as planning
-from eidolon_operator import report, units
 from eidolon_operator import spec as specs
 from eidolon_operator.machine import HOST_MEMORY_PERCENT, RunError
 from eidolon_operator.reporting import commands, tracing
@@ -236,7 +236,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         _complain(str(error))
         return error.exit_code
     if outcome.summary is not None and outcome.summary["ranks"]:
-        print(f"\n{report.render(outcome.summary, title=_title(spec))}Summary: {out / 'summary.json'}", flush=True)
+        print(f"\n{report.render(outcome.summary, title=_title(spec))}Summary: {out / launching.SUMMARY}", flush=True)
     if outcome.message is not None:
         _complain(outcome.message)
     return outcome.exit_code
@@ -285,7 +285,7 @@ def _fetch(options: argparse.Namespace) -> int:
     except (fetch.FetchError, OSError) as error:
         _complain(f"fetch: {error}")
         return 1
-    if not any(file.name == "summary.json" for file in files):
+    if not any(file.name == launching.SUMMARY for file in files):
         _complain(f"fetch: there is no summary.json yet: the run is {core.phase or 'not begun'}")
     elif any(file.name.startswith("recording/") for file in files):
         return tracing.write(out)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eidolon_operator import launching
 from eidolon_operator.units import format_ns
 
 COSTLIEST = 10
@@ -22,7 +23,7 @@ class ExplainError(Exception):
 
 def load(run: Path) -> Mapping[str, Any]:
     """The summary of a run: its folder, or the file itself."""
-    path = run / "summary.json" if run.is_dir() else run
+    path = run / launching.SUMMARY if run.is_dir() else run
     try:
         summary: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The processes of a run, as both backends start them: programs, files, and how ranks find each other.
+"""The processes of a run, as both backends start them: modules, files, and how ranks find each other.
 
 A local run and a run in Kubernetes start the same core, agents and launcher. They differ in where, and so in addresses
 and paths; what they share stands here.
@@ -16,8 +16,22 @@ AGENT_MODULE: Final = "eidolon_interposer.agent"
 INSTALL_MODULE: Final = "eidolon_interposer.install"
 _TORCHRUN_MODULE: Final = "torch.distributed.run"
 
+# Files of a run's directory.
+PLAN: Final = "plan.json"  #: what core and agents are told
+SUMMARY: Final = "summary.json"  #: by the core, when the run has ended
+PROGRESS: Final = "progress.jsonl"  #: by the core, a line for each step that is final
+CORE_LOG: Final = "core.log"
+
+#: Variables of the environment that are Eidolon's begin so. None is passed on from the surroundings.
+VARIABLE_PREFIX: Final = "EIDOLON_"
+
 #: The launcher, below the directory that the shim is installed in.
 LAUNCH: Final = "bin/launch"
+
+
+def agent_log(server: int) -> str:
+    """Name of the log of a server's agent in a local run's directory."""
+    return f"agent-{server}.log"
 
 
 def workload_command(workload: Workload, python: str) -> list[str]:

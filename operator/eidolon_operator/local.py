@@ -127,6 +127,7 @@ class _LocalRun:
         self._plan = plan
         self._command = command
         self._out = out
+        self._core_log = out / launching.CORE_LOG
         self._servers = servers
         self._endpoints = endpoints
         self._null_core = null_core
@@ -173,7 +174,7 @@ class _LocalRun:
                 conf = {**self._plan.document["server"]["conf"], "mode": "null"}
                 write_server_conf(server.directory, conf, server.index)
         else:
-            plan_file = self._out / "plan.json"
+            plan_file = self._out / launching.PLAN
             plan_file.touch(mode=0o600)  # it holds the token of the run
             plan_file.write_text(json.dumps(self._plan.document, indent=1) + "\n", "utf-8")
             address = await self._start_core(plan_file)
@@ -182,12 +183,12 @@ class _LocalRun:
             await self._start_workload(server)
 
     async def _start_core(self, plan_file: Path) -> str:
-        for stale in ("summary.json", "progress.jsonl"):
+        for stale in (launching.SUMMARY, launching.PROGRESS):
             (self._out / stale).unlink(missing_ok=True)
         command = [*_python(launching.CORE_MODULE), "--plan", str(plan_file), "--listen", f"{LOOPBACK}:0"]
         command += self._endpoints.arguments()
         self._core, line = await self._start_service(
-            "simulation core", [*command, "--out", str(self._out)], self._out / "core.log", "listening "
+            "simulation core", [*command, "--out", str(self._out)], self._core_log, "listening "
         )
         return line.split()[1]
 
@@ -196,7 +197,7 @@ class _LocalRun:
         server.agent, _ = await self._start_service(
             f"agent of server {server.index}",
             [*command, "--dir", str(server.directory), "--core", address],
-            self._out / f"agent-{server.index}.log",
+            self._out / launching.agent_log(server.index),
             "ready",
         )
 
@@ -261,7 +262,7 @@ class _LocalRun:
         ended = await self._within(DRAIN_TIMEOUT_S if failure is None else GRACE_S, *(p.wait() for p in services))
         summary = _read_summary(self._out)
         if summary is None and failure is None:
-            failure = self._lost("simulation core", self._core, self._out / "core.log")
+            failure = self._lost("simulation core", self._core, self._core_log)
         if summary is not None and summary["state"] != "Succeeded":
             reason = summary.get("reason")
             late = reason if summary.get("cause") == "TimeLimitExceeded" else self._late  # the core says who waits
@@ -284,7 +285,7 @@ class _LocalRun:
         workloads = {asyncio.create_task(s.workload.wait()): s for s in self._servers if s.workload}
         services: dict[asyncio.Task[int], tuple[str, asyncio.subprocess.Process, Path]] = {}
         if self._core is not None:
-            services[asyncio.create_task(self._core.wait())] = ("simulation core", self._core, self._out / "core.log")
+            services[asyncio.create_task(self._core.wait())] = ("simulation core", self._core, self._core_log)
         agents = {}
         for server in self._servers:
             if server.agent is not None:
@@ -293,7 +294,7 @@ class _LocalRun:
                 services[task] = (
                     f"agent of server {server.index}",
                     server.agent,
-                    self._out / f"agent-{server.index}.log",
+                    self._out / launching.agent_log(server.index),
                 )
         failure: str | None = None
         running = set(workloads)
@@ -357,7 +358,7 @@ class _LocalRun:
         clock = asyncio.get_running_loop().time
         spec, log = self._spec, live.PlainLog(self._spec.steps)
         view = live.LiveView(f"{spec.name} on {spec.hardware}", spec.steps, self._plan.capacities, clock())
-        async for steps in _tail(self._out / "progress.jsonl"):
+        async for steps in _tail(self._out / launching.PROGRESS):
             for step in steps:
                 view.step(step, clock())
                 if not self._console.terminal and (line := log.step(step, clock())) is not None:
@@ -397,7 +398,8 @@ async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
 
 
 def _service_environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(("EIDOLON_", "LD_PRELOAD"))}
+    hidden = (launching.VARIABLE_PREFIX, "LD_PRELOAD")
+    return {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
 
 
 def _python(module: str) -> list[str]:
@@ -430,7 +432,7 @@ def _last_line(log: Path) -> str:
 
 def _read_summary(out: Path) -> Mapping[str, Any] | None:
     try:
-        summary: Mapping[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
+        summary: Mapping[str, Any] = json.loads((out / launching.SUMMARY).read_text("utf-8"))
     except (OSError, ValueError):
         return None
     return summary

@@ -128,7 +128,7 @@ def workload_environment(spec: Spec, server: int, master_port: int, inherited: M
         "PYTHONUNBUFFERED": "1",
         # A torch that no plugin was shipped for gets one compiled, once.
         "EIDOLON_PLUGIN_BUILD": "1",
-        **{key: value for key, value in inherited.items() if not key.startswith("EIDOLON_")},
+        **{key: value for key, value in inherited.items() if not key.startswith(launching.VARIABLE_PREFIX)},
         **launching.rendezvous(spec, server, LOOPBACK, master_port),
     }
     return {**environment, **own, "PATH": _search_path(own, inherited)}

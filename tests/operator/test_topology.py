@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from eidolon_operator import cli, topology
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
+from eidolon_simcore.fabric.settings import Settings
 
 
 def make(**fields: Any) -> specs.Spec:
@@ -57,6 +60,22 @@ def test_what_is_wrong_is_named_as_the_spec_names_it(fields: dict[str, Any], wor
     with pytest.raises(specs.SpecError) as caught:
         planning.build(make(topology=fields), source="test")
     assert words in str(caught.value)
+
+
+def test_the_defaults_that_the_definition_tells_are_those_of_the_fabric() -> None:
+    """A preset goes before them, so they cannot be defaults of the schema; its descriptions repeat them."""
+    spec = specs.object_schema()["properties"]["spec"]
+    shape = spec["properties"]["network"]["properties"]["topology"]["properties"]
+    told = {
+        topology.plan_name(name): match[1]
+        for name, field in shape.items()
+        if (match := re.search(r"Default, (\d+(?:ns)?|true|ecmp)\.", field["description"]))
+    }
+    assert len(told) == 12
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    own = {name: str(defaults[name]).lower().removesuffix(".0") for name in told}
+    own["link_latency_ns"] += "ns"
+    assert told == own
 
 
 def test_topology_show_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

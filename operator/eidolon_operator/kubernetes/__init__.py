@@ -7,12 +7,14 @@ to somebody is thin::
     watch of the cores (cores)    asks running simulations; puts the key into the queue when one says something new
       └─ queue                    each key at most once; one worker per key; back-off
            └─ reconcile           reads the object, executes a decision
-                ├─ decide         (object, world, time) -> status to write, what to make and what to delete
-                │    └─ status    conditions, reasons, failures, figures
+                ├─ decide         policies: (object, world, time) -> status to write, what to make and what to delete
+                │    ├─ situation    what a decision looks at
+                │    ├─ conditions   what is said of an attempt that goes on
+                │    └─ status       reasons, failures, figures, and the draft of a status
                 ├─ builders       (object, attempt) -> manifests
                 └─ client         the API server, over the official asynchronous client
 
-The rules that make it robust:
+What all of them call things (pods, labels, ports, paths) is in naming. The rules that make it robust:
 
 * *Level-based.* A watch event says only "look at this one". A reconcile reads the object anew and compares what should
   be with what is, so that lost, doubled and late events change nothing, and neither does a restart of the operator.

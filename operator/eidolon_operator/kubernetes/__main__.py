@@ -91,6 +91,7 @@ async def _main(settings: Settings) -> int:
 
 
 def main() -> int:
+    """Entry point; returns the exit code: 2 if the environment is wrong, 1 if the operator could not go on."""
     try:
         settings = configuration.read(os.environ)
     except SettingsError as error:

@@ -60,6 +60,7 @@ class Api:
         return cls(await credentials())
 
     async def close(self) -> None:
+        """Closes the connections."""
         await self._client.close()
 
     async def get(self, path: str) -> dict[str, Any] | None:
@@ -86,6 +87,8 @@ class Api:
             more = {"continue": metadata["continue"]}
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the object in the collection at a path; returns it as the server keeps it. An :class:`ApiError` of
+        status 409 says that its name is taken."""
         return await self._request("POST", path, body=body, query={"fieldManager": MANAGER})
 
     async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

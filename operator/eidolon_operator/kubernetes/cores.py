@@ -52,6 +52,7 @@ class Cores:
             return CoreReading(error=f"{url}: {str(error) or type(error).__name__}")
 
     async def close(self) -> None:
+        """Closes the connections."""
         if self._session is not None:
             await self._session.close()
 

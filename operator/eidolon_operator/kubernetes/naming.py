@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from eidolon_operator import launching
 from eidolon_operator.spec import API_VERSION
 
 GROUP, VERSION = API_VERSION.split("/")
@@ -65,7 +66,7 @@ SHM: Final = "/dev/shm"
 TMP: Final = "/tmp"
 
 # Keys of the Secret of an attempt, and so names of files in CONFIG.
-PLAN: Final = "plan.json"
+PLAN: Final = launching.PLAN
 TOKEN: Final = "token"
 CERTIFICATE: Final = "tls.crt"
 PRIVATE_KEY: Final = "tls.key"

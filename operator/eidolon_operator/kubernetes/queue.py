@@ -109,6 +109,7 @@ class Workers:
         self._running: set[asyncio.Task[None]] = set()
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
+        """Makes a key due after so many seconds, or earlier if it already is. Only within the event loop."""
         self.schedule.add(key, asyncio.get_running_loop().time() + after_s)
         self._wake.set()
 

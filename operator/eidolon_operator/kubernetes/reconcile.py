@@ -42,16 +42,24 @@ LOOKUPS: Final = 5
 class Api(Protocol):
     """What is needed of :class:`eidolon_operator.kubernetes.client.Api`."""
 
-    async def get(self, path: str) -> dict[str, Any] | None: ...
-    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-    async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]: ...
-    async def delete(self, path: str, *, uid: str = "") -> None: ...
+    async def get(self, path: str) -> dict[str, Any] | None:
+        """The object, or None if there is none."""
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the object; an error of status 409 says that its name is taken."""
+
+    async def apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the object, or brings our fields to what they should be."""
+
+    async def delete(self, path: str, *, uid: str = "") -> None:
+        """Deletes the object, if it is still the one of this UID."""
 
 
 class Cores(Protocol):
     """What is needed of :class:`eidolon_operator.kubernetes.cores.CoreWatch`."""
 
-    def follow(self, key: Key, pod: PodState | None) -> CoreReading | None: ...
+    def follow(self, key: Key, pod: PodState | None) -> CoreReading | None:
+        """What the core in this pod said last, if anything. It is asked from now on; None ends that."""
 
 
 @dataclass(slots=True)

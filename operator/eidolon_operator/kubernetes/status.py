@@ -111,6 +111,7 @@ class Draft:
             self._fields[name] = value
 
     def get(self, name: str, default: Any = None) -> Any:
+        """The value of a field (not of a condition), or ``default`` if there is none."""
         return self._fields.get(name, default)
 
     def begin_attempt(self, number: int, runtime: Mapping[str, Any], *, since: str | None = None) -> None:

@@ -83,10 +83,12 @@ class PodState:
 
     @property
     def failed(self) -> bool:
+        """Whether it has ended, and a container of it with an error."""
         return self.phase == "Failed"
 
     @property
     def finished(self) -> bool:
+        """Whether all of its containers have ended for good."""
         return self.phase in ("Succeeded", "Failed")
 
     def ended_by(self, time: float) -> bool:
@@ -153,9 +155,11 @@ class Pods:
         self._by_key: dict[Key, dict[str, PodState]] = {}
 
     def of(self, key: Key) -> Mapping[str, PodState]:
+        """The pods of an object by name, its own and, until they are gone, those of a predecessor of that name."""
         return self._by_key.get(key, {})
 
     def keys(self) -> Iterable[Key]:
+        """The objects that have pods."""
         return self._by_key.keys()
 
     def put(self, key: Key, state: PodState) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from eidolon_operator import launching
 from eidolon_operator.plan import capacities
 
 STARTUP: Final = "startup"
@@ -41,15 +42,18 @@ class Run:
 
     @property
     def name(self) -> str:
+        """What the run is called: its label, else the name of its cluster, else that of its folder."""
         return self.label or str(self.plan.get("name") or self.directory.name)
 
     @property
     def core(self) -> Mapping[str, Any]:
+        """The plan's section for the simulation core; empty if the plan is not there."""
         core: Mapping[str, Any] = self.plan.get("core", {})
         return core
 
     @property
     def state(self) -> str:
+        """``Succeeded`` or ``Failed``, as the summary says; ``unfinished`` if there is no summary yet."""
         return str(self.summary.get("state", "unfinished"))
 
     @property
@@ -105,10 +109,10 @@ def read(directory: Path) -> Run:
     """The run in a directory. Raises :class:`ReportError`."""
     if not directory.is_dir():
         raise ReportError(f"{directory}: no such directory")
-    plan = _json(directory / "plan.json")
-    summary = _json(directory / "summary.json")
+    plan = _json(directory / launching.PLAN)
+    summary = _json(directory / launching.SUMMARY)
     if summary is None:
-        steps = _lines(directory / "progress.jsonl")
+        steps = _lines(directory / launching.PROGRESS)
         if plan is None and steps is None:
             raise ReportError(f"{directory}: not the directory of a run: it holds neither summary.json nor plan.json")
         summary = {"steps": steps or [], "reason": "the run has not ended: what is shown is what is final so far"}
