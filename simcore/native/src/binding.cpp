@@ -67,8 +67,8 @@ std::span<const Operation> operations_of(const Bytes &bytes) {
   return {reinterpret_cast<const Operation *>(bytes.data()), bytes.size() / sizeof(Operation)};
 }
 
-void bind_engine(nb::module_ &module) {
-  nb::class_<Engine>(module, "Engine")
+void bind_engine_input(nb::class_<Engine> &engine) {
+  engine
       .def(
           "__init__",
           [](Engine *self, bool optimistic, bool keep_all, std::uint32_t expected_ranks, std::uint32_t launch_depth) {
@@ -107,14 +107,23 @@ void bind_engine(nb::module_ &module) {
       .def("reserve", &Engine::reserve)
       .def("define", &Engine::define)
       .def("ingest",
-           [](Engine &self, std::uint32_t rank, const Bytes &bytes) { self.ingest(rank, operations_of(bytes)); })
+           [](Engine &self, std::uint32_t rank, const Bytes &bytes) { self.ingest(rank, operations_of(bytes)); });
+}
+
+template <typename T, typename Row> nb::list rows_of(const std::vector<T> &values, Row row) {
+  nb::list result;
+  for (const T &value : values) {
+    result.append(row(value));
+  }
+  return result;
+}
+
+void bind_engine_output(nb::class_<Engine> &engine) {
+  engine
       .def("answers",
            [](Engine &self) {
-             nb::list result;
-             for (const Answer &answer : self.answers()) {
-               result.append(nb::make_tuple(answer.rank, answer.seq, answer.clock, answer.value));
-             }
-             return result;
+             return rows_of(self.answers(),
+                            [](const Answer &a) { return nb::make_tuple(a.rank, a.seq, a.clock, a.value); });
            })
       .def("clock", &Engine::clock)
       .def("horizon", &Engine::horizon)
@@ -132,28 +141,17 @@ void bind_engine(nb::module_ &module) {
            })
       .def("marks",
            [](Engine &self) {
-             nb::list result;
-             for (const Mark &mark : self.marks()) {
-               result.append(nb::make_tuple(mark.rank, mark.seq, mark.issue, mark.end));
-             }
-             return result;
+             return rows_of(self.marks(), [](const Mark &m) { return nb::make_tuple(m.rank, m.seq, m.issue, m.end); });
            })
       .def("jumps",
            [](Engine &self) {
-             nb::list result;
-             for (const Jump &jump : self.jumps()) {
-               result.append(nb::make_tuple(jump.rank, jump.seq, jump.time));
-             }
-             return result;
+             return rows_of(self.jumps(), [](const Jump &j) { return nb::make_tuple(j.rank, j.seq, j.time); });
            })
       .def("blocked",
            [](Engine &self) {
-             nb::list result;
-             for (const Blocked &blocked : self.blocked()) {
-               result.append(
-                   nb::make_tuple(blocked.rank, blocked.seq, blocked.collective, nb::tuple(nb::cast(blocked.missing))));
-             }
-             return result;
+             return rows_of(self.blocked(), [](const Blocked &b) {
+               return nb::make_tuple(b.rank, b.seq, b.collective, nb::tuple(nb::cast(b.missing)));
+             });
            })
       .def("deadlocked", &Engine::deadlocked)
       .def("counters", &Engine::counters)
@@ -163,6 +161,12 @@ void bind_engine(nb::module_ &module) {
              return nb::bytes(bytes.data(), bytes.size());
            })
       .def("restore", [](Engine &self, const nb::bytes &bytes) { self.restore({bytes.c_str(), bytes.size()}); });
+}
+
+void bind_engine(nb::module_ &module) {
+  nb::class_<Engine> engine(module, "Engine");
+  bind_engine_input(engine);
+  bind_engine_output(engine);
 }
 
 void bind_network(nb::module_ &module) {
@@ -204,7 +208,7 @@ template <typename Array> std::span<typename Array::Scalar> column(const Array &
   return {array.data(), array.size()};
 }
 
-void bind_accounts(nb::module_ &module) {
+void bind_meter(nb::module_ &module) {
   nb::class_<Meter>(module, "Meter")
       .def(nb::init<>())
       .def("define", &Meter::define)
@@ -224,6 +228,9 @@ void bind_accounts(nb::module_ &module) {
              }
            })
       .def("cut", &Meter::cut);
+}
+
+void bind_prices(nb::module_ &module) {
   nb::class_<Prices>(module, "Prices")
       .def(nb::init<>())
       .def("define",
@@ -277,6 +284,9 @@ void bind_accounts(nb::module_ &module) {
         }
         return rows;
       });
+}
+
+void bind_outline(nb::module_ &module) {
   nb::class_<Outline>(module, "Outline")
       .def(nb::init<>())
       .def("take",
@@ -290,6 +300,9 @@ void bind_accounts(nb::module_ &module) {
              }
            })
       .def("cut", &Outline::cut);
+}
+
+void bind_accounts(nb::module_ &module) {
   nb::class_<Accounts>(module, "Accounts")
       .def(nb::init<std::uint32_t>(), "resume_label"_a)
       .def("add_lane", &Accounts::add_lane)
@@ -330,6 +343,9 @@ NB_MODULE(_engine, module) {
   module.attr("NEVER") = kNever;
   bind_engine(module);
   bind_network(module);
+  bind_meter(module);
+  bind_prices(module);
+  bind_outline(module);
   bind_accounts(module);
 }
 

@@ -139,6 +139,14 @@ private:
 
     template <typename Archive> void archive(Archive &ar) { ar(batches, flows, silent); }
   };
+  // What makes flows of a pattern equal: they become one flow with their weight together.
+  struct FlowKey {
+    Time offset = 0;         // latency of the route
+    std::uint32_t route = 0; // all ones for a flow that ends when it starts
+    std::uint64_t bytes = 0; // 0 for such a flow
+    std::uint32_t weight = 0;
+    auto operator<=>(const FlowKey &) const = default;
+  };
   static constexpr std::uint32_t kBegin = ~std::uint32_t{0};
   static constexpr std::uint32_t kEnd = kBegin - 1;
   struct Due {
@@ -173,6 +181,9 @@ private:
   [[nodiscard]] std::uint64_t handle_of(std::uint64_t slot) const {
     return slot | static_cast<std::uint64_t>(collectives_[slot].generation) << 32;
   }
+  // Checks a flow; adds its route to the network.
+  [[nodiscard]] FlowKey key_of(const FlowSpec &flow);
+  static void add_equal_flows(Batch &batch, const FlowKey &key, std::size_t count);
   void validate(std::uint32_t index, const Operation &operation) const;
   void resume(std::uint32_t index, Operation operation);
   void announce(std::uint32_t rank, std::uint64_t handle);
