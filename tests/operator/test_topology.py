@@ -69,7 +69,7 @@ def test_the_defaults_that_the_definition_tells_are_those_of_the_fabric() -> Non
     told = {
         topology.plan_name(name): match[1]
         for name, field in shape.items()
-        if (match := re.search(r"Default, (\d+(?:ns)?|true|ecmp)\.", field["description"]))
+        if (match := re.search(r"The default is (\d+(?:ns)?|true|ecmp)\.", field["description"]))
     }
     assert len(told) == 12
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
