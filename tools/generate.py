@@ -1,10 +1,11 @@
-"""Writes what is made from other files: the chart's copy of the CRD, the two reference pages, tables in pages.
+"""Writes what is made from other files: the chart's copy of the CRD, the reference pages, docs/fidelity.md, tables.
 
     generate.py            writes them (`make generate`)
     generate.py --check    writes nothing; names the files that are not current, exit code 1
 
 What they are made from: ``crds/simulatedcluster.yaml``; ``values.yaml`` (comments and defaults) with
-``values.schema.json`` (types) of the chart; the package's host cost table. Needs PyYAML and nothing of Eidolon.
+``values.schema.json`` (types) of the chart; the package's host cost table; results of ``bench.fidelity``
+(:mod:`fidelity_page`). Needs PyYAML, Jinja and nothing of Eidolon.
 """
 
 from __future__ import annotations
