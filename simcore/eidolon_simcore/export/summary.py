@@ -10,9 +10,8 @@ from typing import Any
 from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.fabric.network import Port
 from eidolon_simcore.ledger.accounts import Ledger, flops, mfu
-from eidolon_simcore.ledger.memory import MemoryView
+from eidolon_simcore.ledger.books import Books
 from eidolon_simcore.ledger.steps import Step
-from eidolon_simcore.ledger.tally import Tally
 
 
 class Report:
@@ -56,22 +55,21 @@ class Report:
             file.write(json.dumps(entry) + "\n")
         return entry
 
-    def finish(
-        self, end: Mapping[str, Any], memory: MemoryView, tally: Tally, waits: Mapping[str, tuple[int, int]]
-    ) -> None:
-        """Writes the summary; ``end`` holds what only the run as a whole knows."""
+    def finish(self, end: Mapping[str, Any], books: Books, source_ns: Mapping[str, int]) -> None:
+        """Writes the summary. ``end`` holds what only the run as a whole knows; ``source_ns`` is device time by the
+        source of its cost."""
         summary = {
             **end,
             "gpu": self._plan.gpu.key,
             "host_cost": self._plan.host_cost,
             "steps": self.steps,
-            "cost_share": shares(tally.source_ns),
+            "cost_share": shares(source_ns),
             "host_waits": [
                 {"site": site, "count": count, "ns": ns}
-                for site, (count, ns) in sorted(waits.items(), key=lambda item: (-item[1][1], item[0]))
+                for site, (count, ns) in sorted(books.host_waits().items(), key=lambda item: (-item[1][1], item[0]))
             ],
-            "unmodelled": _unmodelled(tally),
-            "unknown_reads": tally.reads.entries(),
+            "unmodelled": [{"name": name, "count": count} for name, count in sorted(books.unmodelled().items())],
+            "unknown_reads": books.tally.reads.entries(),
             "oom": [
                 {
                     "server": refusal.port.server,
@@ -81,7 +79,7 @@ class Report:
                     "allocated_bytes": refusal.allocated_bytes,
                     "capacity_bytes": self._plan.devices[refusal.port.server].memory_bytes,
                 }
-                for refusal in memory.refusals
+                for refusal in books.memory.refusals
             ],
         }
         target = self._out / "summary.json"
@@ -111,10 +109,3 @@ def shares(source_ns: Mapping[str, int]) -> dict[str, float]:
 
 def _rate(count: int | None, time_ns: int) -> float | None:
     return count * 1e9 / time_ns if count and time_ns > 0 else None
-
-
-def _unmodelled(tally: Tally) -> list[dict[str, Any]]:
-    total: dict[str, int] = {}
-    for (_, name), count in tally.unmodelled.items():
-        total[name] = total.get(name, 0) + count
-    return [{"name": name, "count": count} for name, count in sorted(total.items())]

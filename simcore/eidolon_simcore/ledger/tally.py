@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from eidolon_simcore.costs.model import SOURCES
 from eidolon_simcore.ledger.unknown_reads import Reads
 
 
@@ -12,6 +11,5 @@ from eidolon_simcore.ledger.unknown_reads import Reads
 class Tally:
     """What is counted over all ranks for the summary."""
 
-    source_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SOURCES, 0))  #: what sessions do not count
     unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
     reads: Reads = field(default_factory=Reads)

@@ -196,9 +196,9 @@ class Collectives:
             self._engine.define(found.handle, tuple(found.callers[at][0] for at in range(size)), 0, ())
         return found.handle
 
-    def place(self, rank: int, seq: int) -> int:
-        """The answer to the split whose record was ``seq``."""
-        return self._places.pop((rank, seq))
+    def place(self, rank: int, seq: int) -> int | None:
+        """The answer to the split whose record was ``seq``, once; None if it was something else."""
+        return self._places.pop((rank, seq), None)
 
     def leave(self, identity: int) -> None:
         """One member's ``kCommDestroy``."""

@@ -1,13 +1,20 @@
-"""One emulated server as the core sees it: its stream, its sessions, how it ended."""
+"""The emulated servers as the core sees them: who has connected, whose stream broke, who has ended.
+
+A server connects with a hello. Workloads start once every server has said hello, so that none waits for another that
+never comes. A server may lose its stream and say hello again; it may not once it has said goodbye.
+"""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.run.session import Session
 
+PROTOCOL = 1
 Send = Callable[[pb.CoreMessage], None]
 
 
@@ -21,15 +28,15 @@ class RejectedError(Exception):
 
 @dataclass(slots=True)
 class Server:
-    """See the module's docstring; ``send`` is None while it has no stream."""
+    """One emulated server. Times are seconds of a monotonic clock."""
 
     index: int
-    send: Send | None = None
-    sessions: dict[int, Session] = field(default_factory=dict)
+    send: Send | None = None  #: None while it has no stream
+    sessions: dict[int, Session] = field(default_factory=dict)  #: by their number on it
     said_hello: bool = False
-    lost_at: float | None = None
-    exit_code: int | None = None
-    told_to_go: bool = False  # on its present stream
+    lost_at: float | None = None  #: when its stream broke; None while it has one
+    exit_code: int | None = None  #: of its workload; None until it says goodbye
+    told_to_go: bool = False  #: on its present stream
 
     def acknowledge(self) -> None:
         """Says what has been taken, so that the agent frees it. Every 10 ms is often enough: rings hold far more."""
@@ -41,3 +48,66 @@ class Server:
                 messages.append(session.taken)
         if sessions and self.send is not None:
             self.send(pb.CoreMessage(taken=pb.Taken(sessions=sessions, messages=messages)))
+
+
+class Servers:
+    """All servers of a run, by index."""
+
+    def __init__(self, plan: Plan, version: str) -> None:
+        self._plan = plan
+        self._version = version
+        self.by_index = {index: Server(index) for index in range(plan.servers)}
+        self.complete_at: float | None = None  #: when the last one said hello
+
+    def hello(self, hello: pb.Hello, send: Send, now: float) -> Server:
+        """A server's first message on a stream. Raises :class:`RejectedError`."""
+        server = self._admitted(hello)
+        server.send, server.lost_at, server.said_hello = send, None, True
+        connected = sum(s.send is not None for s in self.by_index.values())
+        welcome = pb.Welcome(protocol=PROTOCOL, version=self._version, servers_connected=connected)
+        send(pb.CoreMessage(welcome=welcome))
+        server.told_to_go = False
+        self._open_gate(now)
+        return server
+
+    def _admitted(self, hello: pb.Hello) -> Server:
+        if hello.protocol != PROTOCOL:
+            theirs, ours = f"protocol {hello.protocol} of eidolon {hello.version}", f"protocol {PROTOCOL}"
+            raise RejectedError("FAILED_PRECONDITION", f"{theirs} does not fit {ours} of eidolon {self._version}")
+        if not hmac.compare_digest(hello.token.encode(), self._plan.token.encode()):
+            raise RejectedError("UNAUTHENTICATED", "the token is not that of this run")
+        server = self.by_index.get(hello.server)
+        if server is None:
+            raise RejectedError("INVALID_ARGUMENT", f"server {hello.server} of a run with {self._plan.servers}")
+        if server.send is not None:
+            raise RejectedError("ALREADY_EXISTS", f"server {hello.server} is connected already")
+        if server.exit_code is not None:
+            raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has said goodbye")
+        theirs = f"{hello.devices} x {hello.gpu}"
+        ours = f"{self._plan.gpus_per_server} x {self._plan.devices[server.index].gpu.key}"
+        if theirs != ours:
+            raise RejectedError("FAILED_PRECONDITION", f"server {hello.server} has {theirs}, the run has {ours}")
+        return server
+
+    def _open_gate(self, now: float) -> None:
+        """Workloads start once every server has said hello."""
+        servers = self.by_index.values()
+        if all(s.said_hello for s in servers):
+            self.complete_at = now if self.complete_at is None else self.complete_at
+            for server in servers:
+                if server.send is not None and not server.told_to_go:
+                    server.told_to_go = True
+                    server.send(pb.CoreMessage(go=pb.Go()))
+
+    def absent(self) -> list[int]:
+        """Servers that have not said hello."""
+        return [server.index for server in self.by_index.values() if not server.said_hello]
+
+    def closed(self, index: int, now: float) -> None:
+        """A server's stream is gone."""
+        server = self.by_index[index]
+        server.send = None
+        for session in server.sessions.values():
+            session.stream_closed()
+        if server.exit_code is None:
+            server.lost_at = now

@@ -32,7 +32,6 @@ from eidolon_simcore.ledger.snapshot import Snapshot
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.server import RejectedError
 from eidolon_simcore.run.simulation import CLOCKS_EVERY_S, Simulation
-from eidolon_simcore.run.status import status
 
 MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; a larger one fails the run
 GRPC_MESSAGE_BYTES = 16 << 20  #: what gRPC itself refuses, before it is in memory
@@ -92,7 +91,7 @@ class Service(pb_grpc.SimulationServicer):
         self._security = security
         self._ticked_at = self._shown_at = self._snapshot_at = time.monotonic()
         self._shown_steps = 0
-        self.status: Mapping[str, Any] = status(simulation)  #: replaced, never changed: any thread may read it
+        self.status: Mapping[str, Any] = simulation.status()  #: replaced, never changed: any thread may read it
         self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: the same
         self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | _Opened | None]] = queue.SimpleQueue()
         self._streams: set[_Stream] = set()  # that said hello
@@ -198,7 +197,7 @@ class Service(pb_grpc.SimulationServicer):
         steps = len(self._simulation.steps)
         if now - self._shown_at >= SNAPSHOT_EVERY_S or steps != self._shown_steps:
             self._shown_at, self._shown_steps = now, steps
-            self.status = status(self._simulation)
+            self.status = self._simulation.status()
 
     def _round(self, simulation: Simulation) -> None:
         try:

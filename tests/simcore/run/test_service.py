@@ -16,7 +16,7 @@ from serving import Core
 
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.costs import hostcost
-from eidolon_simcore.run import simulation
+from eidolon_simcore.run import ending
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.event_records import Kind
 
@@ -331,7 +331,7 @@ def test_a_failed_workload_is_told_with_its_exit_code(core: Core) -> None:
 def test_the_others_go_on_for_a_moment_once_a_workload_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation, "STOP_OTHERS_S", 0.5)
+    monkeypatch.setattr(ending, "STOP_OTHERS_S", 0.5)
     core = Core(tmp_path, servers=2)
     first, second = core.agent(0), core.agent(1)
     for agent in (first, second):

@@ -282,7 +282,7 @@ def test_work_that_takes_no_time_is_counted_and_fails_a_strict_run(tmp_path: Pat
 
 
 def test_too_many_signatures_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eidolon_simcore.run.session.MAX_SIGNATURES", 10)
+    monkeypatch.setattr("eidolon_simcore.run.validation.MAX_SIGNATURES", 10)
     rank = alone(run)
     for i in range(11):
         rank.signature("op", f"op{i}")

@@ -1,0 +1,129 @@
+"""Which ranks take part in a run: how they join, get their numbers, and leave.
+
+A process of a server becomes a rank when it joins with a session. Ranks that are expected but have not joined are known
+to the engine too, so that it waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.core_plan import Plan
+from eidolon_simcore.engine.interface import NetworkEngine
+from eidolon_simcore.ledger.books import Books
+from eidolon_simcore.run.server import Server
+from eidolon_simcore.run.session import Session
+from eidolon_simcore.run.validation import InvalidBatchError
+
+MAX_SESSIONS = 4_096  #: of one server
+MAX_RANK = 1 << 20  #: numbers from here on are not believed
+
+
+class WorldSizeError(Exception):
+    """A rank says that there are more ranks than the run has."""
+
+
+class Membership:
+    """The ranks of a run. ``now`` arguments are seconds of a monotonic clock.
+
+    Args:
+        rates: number of the engine's table of rates, for every rank.
+        open_session: makes the session of a rank that joins, given the rank, its server and the session's number.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: NetworkEngine,
+        books: Books,
+        rates: int,
+        open_session: Callable[[int, Server, int], Session],
+        now: float,
+    ) -> None:
+        self._ranks_per_server = plan.ranks_per_server
+        self._planned = plan.servers * plan.ranks_per_server
+        self._engine = engine
+        self._books = books
+        self._rates = rates
+        self._open_session = open_session
+        self._known: set[int] = set()  # ranks that the engine knows
+        self.sessions: dict[int, Session] = {}  #: by rank: those that have joined
+        self.expected = 1  #: how many ranks there are, as far as is known
+        self.first_joined_at: float | None = None
+        self.acted_at = now  #: when a rank last did something, or a server or a rank came
+
+    # ---- coming and going -----------------------------------------------------------------------------------------
+
+    def join(self, server: Server, joined: pb.RankJoined, now: float) -> None:
+        """A rank joins, or joins again behind a new agent. Raises :class:`WorldSizeError`."""
+        known = server.sessions.get(joined.session)
+        if known is not None:
+            known.delivery.resume(joined.delivered)
+            return
+        if not 0 < joined.session <= MAX_SESSIONS:
+            raise InvalidBatchError(f"session {joined.session}")
+        rank = self._number(server, joined)
+        self._add(rank)
+        if joined.world > self.expected and joined.rank >= 0:
+            if joined.world > self._planned:
+                text = f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {self._planned} ranks"
+                raise WorldSizeError(text)
+            self.expected = joined.world
+            for other in range(joined.world):
+                self._add(other)
+        self._books.steps.expect(self.expected)
+        self._books.steps.join(rank)
+        session = self._open_session(rank, server, joined.session)
+        server.sessions[joined.session] = self.sessions[rank] = session
+        self.first_joined_at = self.first_joined_at or now
+
+    def _number(self, server: Server, joined: pb.RankJoined) -> int:
+        """RANK of the environment, else by order of joining; a number that is taken gets the next beyond the world."""
+        rank = joined.rank if joined.rank >= 0 else server.index * self._ranks_per_server + joined.session - 1
+        if rank in self.sessions or rank >= MAX_RANK:
+            rank = max(self._planned, max(self._known, default=-1) + 1)
+        return rank
+
+    def _add(self, rank: int) -> None:
+        if rank not in self._known:
+            self._known.add(rank)
+            self._engine.add_rank(rank)
+            self._engine.set_rates(rank, self._rates)
+
+    def leave(self, session: Session, records: int) -> None:
+        """A rank has ended after so many records."""
+        if session.left:
+            return
+        if records > session.next_seq:
+            raise InvalidBatchError(
+                f"rank {session.rank} left after {records} records, of which {session.next_seq} came"
+            )
+        session.left = True
+        self._engine.end_rank(session.rank)
+        self._books.steps.leave(session.rank)
+        self._books.memory.left(session.rank)
+
+    def goodbye(self, server: Server) -> None:
+        """A server's workload has ended: its ranks have left, and those that have not joined never will."""
+        for session in server.sessions.values():
+            self.leave(session, 0)
+        first = server.index * self._ranks_per_server
+        for rank in range(first, first + self._ranks_per_server):
+            if rank in self._known and rank not in self.sessions:
+                self._engine.end_rank(rank)
+
+    # ---- who is there ---------------------------------------------------------------------------------------------
+
+    def absent(self) -> list[int]:
+        """Expected ranks that have not joined."""
+        return sorted(rank for rank in self._known if rank < self.expected and rank not in self.sessions)
+
+    def live(self) -> set[int]:
+        """Ranks that have joined and not left."""
+        return {rank for rank, session in self.sessions.items() if not session.left}
+
+    def counts(self) -> dict[str, int]:
+        """How many ranks are expected, have joined, have left."""
+        left = sum(session.left for session in self.sessions.values())
+        return {"expected": self.expected, "joined": len(self.sessions), "left": left}
