@@ -24,7 +24,7 @@ from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
 
-#: Option -> field of the object. Types, bounds and defaults are the schema's business; here only text becomes a number.
+#: Options and the fields of the object that they set. Types, bounds and defaults come from the schema.
 _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("--servers", "servers", int, "number of emulated servers"),
     ("--gpus-per-server", "gpusPerServer", int, "emulated GPUs in each server"),
@@ -50,7 +50,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["profile"]:  # a program of its own, that runs without the rest of Eidolon too
+    if words[:1] == ["profile"]:  # a program of its own that also runs without the rest of Eidolon
         return _profile(words[1:])
     if words[:2] == ["calibrate", "host"]:
         return _profile([*words[2:], "calibrate"])
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             _complain(f"{error.source}: {problem}")
         return EXIT_USAGE
-    except KeyboardInterrupt:  # before or after the run itself, which handles signals
+    except KeyboardInterrupt:  # it came before or after the run itself, which handles signals
         return 130
 
 
@@ -161,7 +161,7 @@ def _add_run(verbs: Any) -> None:
 
 
 def _default(field: str) -> str:
-    """The schema's default of a field as help shows it; empty if it has none."""
+    """The schema's default for a field as the help shows it. Empty if there is none."""
     try:
         return f" ({specs.default(field)})"
     except KeyError:
@@ -323,14 +323,14 @@ def _title(spec: Spec) -> str:
 
 
 def _name_of(command: Sequence[str]) -> str:
-    """A name for an ad hoc run: the script's, else the program's, as far as it makes a valid object name."""
+    """A name for a run without a file: that of the script or the program, reduced to a valid object name."""
     script = next((word for word in command if word.endswith(".py")), command[0])
     label = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-0123456789")
     return label[:51].rstrip("-") or "run"
 
 
 def _override(document: Any, given: dict[str, Any]) -> None:
-    """Sets fields of the object's spec; where the object has no such shape, validation will say so."""
+    """Sets fields of the object's spec. If the object has another shape, validation says so later."""
     for field, value in given.items():
         node = document.get("spec") if isinstance(document, dict) else None
         *parents, last = field.split(".")

@@ -1,7 +1,7 @@
-"""What a run shows while it runs: the workload's own output, and a few lines of status below it on a terminal.
+"""What a run shows while it runs: the workload's own output, and on a terminal a few lines of status below it.
 
-Output passes through as it comes. With several emulated servers each line says which one wrote it; with one, bytes are
-passed on untouched, so that progress bars and colours of the workload work.
+Output passes through as it comes. With several emulated servers, each line is marked with the server that wrote it.
+With one, bytes are passed on untouched, so that progress bars and colours of the workload work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Console:
         self._stderr = stderr or sys.stderr.buffer
         self.terminal = (sys.stdout.isatty() and sys.stderr.isatty()) if terminal is None else terminal
         self._status: list[bytes] = []
-        self._shown = 0  # lines of the status on screen
+        self._shown = 0  # number of status lines on the screen
         self._at_line_start = True
 
     async def follow(self, source: asyncio.StreamReader, *, error: bool, prefix: str = "") -> None:
-        """Copies a workload's stream until it ends."""
+        """Copies a workload's stream to ours until it ends."""
         mark = prefix.encode()
         pending = b""
         while chunk := await source.read(65536):
@@ -44,28 +44,28 @@ class Console:
             self.write(mark + pending + b"\n", error=error)
 
     def write(self, data: bytes, *, error: bool = False) -> None:
-        """Writes above the status."""
+        """Writes text above the status."""
         self._hide()
         stream = self._stderr if error else self._stdout
         try:
             stream.write(data)
             stream.flush()
-        except BrokenPipeError:  # `| head`: nobody reads on, the run itself goes on
+        except BrokenPipeError:  # nobody reads on (`| head`), but the run itself goes on
             return
         self._at_line_start = data.endswith(b"\n")
         self._show()
 
     def say(self, text: str) -> None:
-        """One line of ours, on stderr."""
+        """Writes a line of our own to stderr, above the status."""
         self.write(("" if self._at_line_start else "\n").encode() + f"eidolon: {text}\n".encode(), error=True)
 
     @property
     def columns(self) -> int:
-        """How wide a line of the status may be."""
+        """Number of columns that a line of the status may have."""
         return max(20, shutil.get_terminal_size().columns - 1)
 
     def status(self, lines: Sequence[str]) -> None:
-        """Replaces the status (no lines: none); only a terminal shows it. Lines may hold colours, and must fit."""
+        """Replaces the status, which only a terminal shows; without lines there is none. Lines may hold colours."""
         self._hide()
         self._status = [line.encode() for line in lines]
         self._show()
@@ -77,7 +77,7 @@ class Console:
             self._shown = 0
 
     def _show(self) -> None:
-        # Not in the middle of a line of the workload's.
+        # The status never starts in the middle of a line of the workload.
         if self.terminal and self._status and self._at_line_start:
             self._stderr.write(b"\n".join(self._status))
             self._stderr.flush()

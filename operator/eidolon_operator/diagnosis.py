@@ -2,7 +2,8 @@
 
 A run in which no process created a CUDA context simulates nothing. The usual reason is a torch that was built without
 CUDA: its stock message ("Torch not compiled with CUDA enabled") does not say which torch that is, and a script that
-falls back to the CPU says nothing at all. Looked into only when it happened, and without importing torch.
+falls back to the CPU says nothing at all. The reason is looked for only when a run had no rank, and torch is not
+imported for it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def no_rank(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def interpreter(command: Sequence[str]) -> str | None:
-    """The Python that a command runs on: itself, or that of the script's first line."""
+    """The Python that a command runs on: the command itself, or the interpreter in its script's first line."""
     program = Path(command[0])
     if program.name.startswith("python"):
         return str(program)

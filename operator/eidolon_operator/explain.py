@@ -1,6 +1,6 @@
-"""`eidolon explain RUN`: where a run's device time comes from, and how much of it to believe.
+"""`eidolon explain RUN`: where a run's device time comes from, and how far to believe it.
 
-Pure functions from ``summary.json`` to text, but for :func:`load`."""
+All functions but :func:`load` are pure and make text from ``summary.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eidolon_operator import launching
 from eidolon_operator.units import format_ns
 
 COSTLIEST = 10
-#: Sources that a measurement of the user's own would improve.
+#: Sources of cost that the user could improve by measuring a GPU.
 WEAK = ("roofline", "unknown")
 
 
@@ -22,7 +22,7 @@ class ExplainError(Exception):
 
 
 def load(run: Path) -> Mapping[str, Any]:
-    """The summary of a run: its folder, or the file itself."""
+    """The summary in a run's folder, or in the file itself. Raises :class:`ExplainError`."""
     path = run / launching.SUMMARY if run.is_dir() else run
     try:
         summary: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
@@ -36,7 +36,7 @@ def load(run: Path) -> Mapping[str, Any]:
 
 
 def render(summary: Mapping[str, Any]) -> str:
-    """The costliest operations with source and expected error, then time by family and source."""
+    """The costliest operations with source and expected error, followed by the time by family and by source."""
     coverage = summary["coverage"]
     lines = [
         f"{summary['gpu']}: expected error of device time at most {coverage['expected_error']:.1%}",

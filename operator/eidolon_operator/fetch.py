@@ -4,9 +4,10 @@ A simulation core serves its run directory over HTTP (``/files/``) and stays up 
 It is reached through the API server's port forwarding, so that whoever may read pods and forward ports in the namespace
 needs no Service, no Ingress and no credentials of the core.
 
-Files come in pieces: a piece that does not come whole within the time limit is asked for again over a new connection,
-a few times, so that a connection that breaks costs a piece and not the file. A file is under its own name only once it
-is whole. :class:`RunFiles` knows HTTP and nothing of Kubernetes, :class:`Core` the reverse.
+Files come in pieces. A piece that does not come whole within the time limit is asked for again, a few times, over a new
+connection, so a broken connection costs a piece and not the file. A file gets its own name only once it is whole.
+
+:class:`RunFiles` knows only HTTP, and :class:`Core` only Kubernetes.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from eidolon_operator.kubernetes.naming import GROUP, HTTP_PORT, PLURAL, VERSION
 if TYPE_CHECKING:
     from kubernetes import client as kube
 
-#: Words for the kind of object, as kubectl takes them.
+#: Names for the kind of object that kubectl takes.
 KINDS: Final = ("simc", "simulatedcluster", PLURAL, f"{PLURAL}.{GROUP}")
 PIECE_BYTES: Final = 4 << 20
-TRIES: Final = 3  #: of each piece
+TRIES: Final = 3  #: for each piece
 _LIST_LIMIT_BYTES: Final = 16 << 20
 
 #: Opens a connection to the core's HTTP port. Raises OSError.
@@ -39,13 +40,13 @@ Connect = Callable[[], socket.socket]
 
 
 class FetchError(Exception):
-    """What is wanted cannot be had; the text says why, and what to do."""
+    """A file cannot be fetched. The text says why, and what to do."""
 
 
 class RunFile(NamedTuple):
-    """A file of a run directory."""
+    """A file in a run directory."""
 
-    name: str  #: relative, with ``/``
+    name: str  #: path relative to the directory, with ``/``
     size_bytes: int
 
 
@@ -60,7 +61,7 @@ class RunFiles:
     timeout_s: float = 30.0
 
     def list(self) -> list[RunFile]:
-        """All files, as they are now."""
+        """All files, with their present sizes."""
         with self._answer("/files/", "list its files") as answer:
             try:
                 found = json.loads(answer.read(_LIST_LIMIT_BYTES))["files"]
@@ -73,7 +74,7 @@ class RunFiles:
         return files
 
     def copy(self, file: RunFile, directory: Path) -> Path:
-        """Brings one file into ``directory``, as long as it was when it was listed; returns its path."""
+        """Copies one file into ``directory``, up to the size that it had when it was listed. Returns its path."""
         target = directory / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(target.name + ".part")
@@ -118,11 +119,11 @@ class RunFiles:
 
 
 class _BrokenConnectionError(FetchError):
-    """It may work the next time."""
+    """A connection broke or was too slow. Another try may work."""
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP over a socket that someone else opens."""
+    """HTTP over a socket that a function opens."""
 
     def __init__(self, connect: Connect, timeout_s: float) -> None:
         super().__init__("core", HTTP_PORT, timeout=timeout_s)
@@ -154,7 +155,7 @@ class Core:
             from kubernetes import client
         except ImportError as error:
             raise FetchError(f"needs the Kubernetes client: pip install 'eidolon[kubernetes]' ({error})") from None
-        websocket.setdefaulttimeout(timeout_s)  # the client connects without a limit of its own
+        websocket.setdefaulttimeout(timeout_s)  # the client sets no limit by itself
         self.name, self._timeout_s = name, timeout_s
         api, default_namespace = _api_client(context)
         self.namespace = namespace or default_namespace
@@ -164,7 +165,7 @@ class Core:
 
     @property
     def started(self) -> str:
-        """When the object was made, as YYYYMMDD-HHMMSS: part of the name of a run directory."""
+        """When the object was made, as YYYYMMDD-HHMMSS, which is part of a run directory's name."""
         stamp: str = self.object["metadata"]["creationTimestamp"]  # 2026-01-31T12:00:00Z
         return stamp.translate({ord("-"): None, ord(":"): None, ord("T"): "-", ord("Z"): None})
 
@@ -213,7 +214,7 @@ class Core:
 
 @contextlib.contextmanager
 def _api_errors(what: str) -> Iterator[None]:
-    """Errors of the API server as one line about ``what``."""
+    """Turns errors of the API server into one line about ``what``."""
     import urllib3.exceptions
     from kubernetes.client import ApiException
 
@@ -228,7 +229,7 @@ def _api_errors(what: str) -> Iterator[None]:
 
 
 def _api_client(context: str | None) -> tuple[kube.ApiClient, str]:
-    """A client and the namespace that it is in by default: of the kubeconfig, else of the pod that this runs in."""
+    """A client and its default namespace, from the kubeconfig or else from the pod that this runs in."""
     from kubernetes import client, config
 
     file = os.environ.get("KUBECONFIG")
@@ -239,7 +240,7 @@ def _api_client(context: str | None) -> tuple[kube.ApiClient, str]:
             known = ", ".join(item["name"] for item in contexts)
             raise FetchError(f"the kubeconfig has no context {context!r}; it has: {known}")
         api = config.new_client_from_config(file, context=chosen["name"])
-        api.configuration.retries = 0  # a server that is not there is named at once
+        api.configuration.retries = 0  # an error names a missing server at once
         return client.ApiClient(api.configuration), chosen["context"].get("namespace") or "default"
     except config.ConfigException as error:
         try:
@@ -251,7 +252,7 @@ def _api_client(context: str | None) -> tuple[kube.ApiClient, str]:
 
 
 def object_name(target: str) -> str:
-    """NAME of ``simc/NAME`` or ``NAME``."""
+    """The name in ``simc/NAME`` or ``NAME``. Raises :class:`FetchError`."""
     kind, slash, name = target.rpartition("/")
     if (slash and kind.lower() not in KINDS) or not name:
         raise FetchError(f"{target!r} is not the name of a SimulatedCluster; write simc/NAME")

@@ -1,7 +1,7 @@
 """The processes of a run, as both backends start them: modules, files, and how ranks find each other.
 
-A local run and a run in Kubernetes start the same core, agents and launcher. They differ in where, and so in addresses
-and paths; what they share stands here.
+A local run and a run in Kubernetes start the same core, agents and launcher, with other addresses and paths. What they
+share is here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ INSTALL_MODULE: Final = "eidolon_interposer.install"
 _TORCHRUN_MODULE: Final = "torch.distributed.run"
 
 # Files of a run's directory.
-PLAN: Final = "plan.json"  #: what core and agents are told
-SUMMARY: Final = "summary.json"  #: by the core, when the run has ended
-PROGRESS: Final = "progress.jsonl"  #: by the core, a line for each step that is final
+PLAN: Final = "plan.json"  #: what core and agents are told, written by whoever starts them
+SUMMARY: Final = "summary.json"  #: written by the core when the run has ended
+PROGRESS: Final = "progress.jsonl"  #: written by the core, a line for each step that is final
 CORE_LOG: Final = "core.log"
 
-#: Variables of the environment that are Eidolon's begin so. None is passed on from the surroundings.
+#: Prefix of Eidolon's own environment variables. None of them is passed on from the surroundings.
 VARIABLE_PREFIX: Final = "EIDOLON_"
 
 #: The launcher, below the directory that the shim is installed in.

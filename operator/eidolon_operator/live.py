@@ -1,8 +1,8 @@
-"""What a terminal shows of a run while it runs: a few lines, made anew a few times a second.
+"""What a terminal shows about a run while it runs: a few lines, redrawn a few times a second.
 
-A pure view: it is told what became known (:meth:`LiveView.step`) and asked for lines of text with colour codes
-(:meth:`LiveView.lines`). Rich lays them out; :class:`~eidolon_operator.console.Console` puts them below the workload's
-own output. Where there is no terminal, :class:`PlainLog` says which steps are worth a line of a log instead.
+The view is pure. It is told about steps (:meth:`LiveView.step`) and asked for lines of text with colour codes
+(:meth:`LiveView.lines`). Rich lays them out, and :class:`~eidolon_operator.console.Console` puts them below the
+workload's own output. Without a terminal, :class:`PlainLog` says which steps are worth a line in a log.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from eidolon_operator import report
 from eidolon_operator.reporting.model import STARTUP, device_order
 from eidolon_operator.units import format_bytes, format_count, format_ns
 
-MOST_DEVICES: Final = 8  #: with a bar of their own; of more, the fullest ones
-RECENT: Final = 32  #: steps of the little chart
-LINE_EVERY_S: Final = 5.0  #: where there is no terminal, at most
+MOST_DEVICES: Final = 8  #: number of devices with a bar of their own; the fullest are chosen
+RECENT: Final = 32  #: number of steps in the small chart
+LINE_EVERY_S: Final = 5.0  #: least time between two lines of a log
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _SOFT: Final = "bright_black"
 
@@ -32,7 +32,7 @@ Step = Mapping[str, Any]
 
 
 class LiveView:
-    """The state of a run as its steps tell it. ``now`` arguments are seconds of a monotonic clock."""
+    """The state of a run, as its steps show it. ``now`` arguments are seconds on a monotonic clock."""
 
     def __init__(self, title: str, total: int | None, capacities: Sequence[int], now: float) -> None:
         self._title = title
@@ -45,7 +45,7 @@ class LiveView:
         self._last: Step | None = None
 
     def step(self, step: Step, now: float) -> None:
-        """A step has become final (an entry of ``progress.jsonl``)."""
+        """Takes in a step that has become final (an entry of ``progress.jsonl``)."""
         self._last, self._last_at = step, now
         self._count += 1
         if step["name"] == STARTUP:
@@ -54,7 +54,7 @@ class LiveView:
             self._times.append(step["time_ns"])
 
     def lines(self, now: float, width: int) -> list[str]:
-        """What to show now, one text a line, none wider than ``width`` columns."""
+        """The lines to show now, none wider than ``width`` columns."""
         rows: list[RenderableType] = [self._heading(now), *self._progress(now)]
         if self._last is not None:
             rows += [self._figures(self._last), *self._memory(self._last, columns=2 if width >= 90 else 1)]
@@ -136,14 +136,14 @@ class LiveView:
 
 
 class PlainLog:
-    """Lines of a log: the first steps, the last, and between them one every few seconds."""
+    """Lines for a log: the first steps, the last one, and one every few seconds between them."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
         self._next = 0.0
 
     def step(self, step: Step, now: float) -> str | None:
-        """The line for a step, if it is time for one."""
+        """The line for a step, or None if it is not yet time for one."""
         if now < self._next and step["index"] != self._total:
             return None
         self._next = now + LINE_EVERY_S if step["index"] > 2 else 0.0
@@ -151,7 +151,7 @@ class PlainLog:
 
 
 def spark(values: deque[int] | list[int]) -> str:
-    """A row of blocks as high as the values, from 0; values that hardly differ are level."""
+    """A row of blocks as high as the values, starting at 0. Values that hardly differ look the same."""
     top = max(statistics.median(values) * 1.6, 1)
     return "".join(_BLOCKS[min(7, int(value / top * 8))] for value in values)
 

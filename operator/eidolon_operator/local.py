@@ -1,6 +1,7 @@
 """The local backend: a simulated cluster as processes on this machine.
 
-One simulation core; per emulated server one agent and one process group of the workload, all on loopback::
+There is one simulation core, and for each emulated server an agent and a process group of the workload, all on
+loopback::
 
     eidolon run
       ├─ python -m eidolon_simcore            listens on a free port, writes summary.json
@@ -8,9 +9,9 @@ One simulation core; per emulated server one agent and one process group of the 
            ├─ python -m eidolon_interposer.agent   rings in /dev/shm/eidolon-RUN-N -> core
            └─ launch -- COMMAND                    the workload, with the shim injected
 
-They start in that order, each once the one before is ready, and end in the reverse one: a workload that ends writes its
-exit state, its agent drains the rings and says goodbye, the core ends when all agents did. Whatever happens, nothing
-outlives the run (see :mod:`eidolon_operator.processes`).
+They start in this order, each once the one before is ready, and end in the reverse order. A workload that ends writes
+its exit state, then its agent drains the rings and says goodbye, and the core ends when all agents have. Whatever
+happens, nothing outlives the run (see :mod:`eidolon_operator.processes`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from eidolon_operator.machine import LOOPBACK, RunError
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec
 
-READY_TIMEOUT_S: Final = 60.0  # for the core to listen, for an agent to be welcomed
+READY_TIMEOUT_S: Final = 60.0  # for the core to listen, and for an agent to be welcomed
 GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
 DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
 _FOR_EVER_S: Final = 10.0 * 365 * 86_400
@@ -62,13 +63,13 @@ class _Server:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses (HOST:PORT; port 0: any free one) at which the core serves while it runs; None: it does not."""
+    """Addresses at which the core serves while it runs, as HOST:PORT (port 0: any free one). None: it does not."""
 
     metrics: str | None = None
     dcgm: str | None = None
 
     def arguments(self) -> list[str]:
-        """For the core."""
+        """Command-line arguments for the core."""
         http = ["--http", self.metrics] if self.metrics else []
         return [*http, *(["--dcgm", self.dcgm] if self.dcgm else [])]
 
@@ -84,8 +85,9 @@ def run(
 ) -> Outcome:
     """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary.
 
-    ``host_memory_bytes``: what all ranks together may take of this machine's memory by large allocations; a rank that
-    would exceed it waits until another frees (:func:`machine.default_host_memory` unless given).
+    ``host_memory_bytes`` is the memory of this machine that large allocations of all ranks together may take; a rank
+    that would exceed it waits until another frees. The default is :func:`machine.default_host_memory`. Raises
+    :class:`RunError`.
     """
     command = machine.workload_command(spec.workload)
     out.mkdir(parents=True, exist_ok=True)
@@ -145,7 +147,7 @@ class _LocalRun:
 
         def on_signal(number: signal.Signals) -> None:
             if self._interrupted is not None:
-                self._hurry.set()  # the second Ctrl-C: no more grace
+                self._hurry.set()  # the second Ctrl-C ends the grace
             self._interrupted = self._interrupted or number
             starting.cancel()  # no effect once all has started
             for server in self._servers:
@@ -204,8 +206,8 @@ class _LocalRun:
     async def _start_service(
         self, what: str, command: Sequence[str], log: Path, expected: str
     ) -> tuple[asyncio.subprocess.Process, str]:
-        """Starts one of our own processes and waits for the line that says that it is ready; addresses that it tells
-        before are passed on."""
+        """Starts one of our own processes and waits for the line that says that it is ready. Addresses that it prints
+        before are shown to the user."""
         with log.open("wb") as file:
             process = await processes.start(
                 command, env=_service_environment(), stdout=asyncio.subprocess.PIPE, stderr=file
@@ -254,7 +256,7 @@ class _LocalRun:
         codes = [processes.exit_code(server.workload.returncode or 0) for server in self._servers if server.workload]
         code = next((code for code in codes if code), 0)
         for server in self._servers:
-            # A grandchild that escaped may hold the pipe open: what it writes is not waited for.
+            # A grandchild that escaped may hold the pipe open. What it writes is not waited for.
             await asyncio.wait(server.output, timeout=1.0)
         if self._null_core:
             return self._outcome(code)
@@ -338,7 +340,7 @@ class _LocalRun:
         return f"the {what} ended too early (exit code {code}): {_last_line(log) or f'see {log}'}"
 
     async def _within(self, timeout_s: float, *waiting: Awaitable[object]) -> bool:
-        """Whether all have ended within the time; a second Ctrl-C ends the patience too."""
+        """Whether all have ended within the time. A second Ctrl-C ends the wait too."""
         everything: asyncio.Future[list[object]] = asyncio.gather(*waiting)
         hurry = asyncio.create_task(self._hurry.wait())
         watched: set[asyncio.Future[Any]] = {everything, hurry}
@@ -354,7 +356,7 @@ class _LocalRun:
     # -- progress ------------------------------------------------------------------------------------------------
 
     async def _show_progress(self) -> None:
-        """Steps as they become final: a view that is kept current on a terminal, lines of a log elsewhere."""
+        """Shows steps as they become final, as a live view on a terminal and as lines of a log elsewhere."""
         clock = asyncio.get_running_loop().time
         spec, log = self._spec, live.PlainLog(self._spec.steps)
         view = live.LiveView(f"{spec.name} on {spec.hardware}", spec.steps, self._plan.capacities, clock())
@@ -368,7 +370,7 @@ class _LocalRun:
 
 
 async def _all(waiting: Iterator[Awaitable[None]]) -> None:
-    """Waits for all; the first error ends the wait. Starts in batches, so that 1,000 servers do not start at once."""
+    """Waits for all, in batches, so that 1,000 servers do not start at once. The first error ends the wait."""
     gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
 
     async def gated(item: Awaitable[None]) -> None:
@@ -384,7 +386,7 @@ async def _all(waiting: Iterator[Awaitable[None]]) -> None:
 
 
 async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
-    """The lines of a JSON-lines file as they are written: a few times a second what is new, which may be nothing."""
+    """Yields the new lines of a JSON-lines file, which may be none, a few times a second."""
     offset, pending = 0, b""
     while True:
         await asyncio.sleep(0.25)

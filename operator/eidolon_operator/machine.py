@@ -1,4 +1,4 @@
-"""What a local run takes of the machine it is on: memory, directories for its servers, a port, programs.
+"""What a local run takes from the machine it is on: memory, directories for its servers, a port, programs.
 
 Directories of servers lie in a memory file system, because the rings in them are mapped. Each is locked by the run that
 made it, so that the next run can tell those that a killed run has left behind.
@@ -22,14 +22,14 @@ from eidolon_operator import launching
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
 
-NOT_FOUND: Final = 127  #: exit code of a run whose program does not exist, as a shell has it
+NOT_FOUND: Final = 127  #: exit code for a program that does not exist, as in a shell
 LOOPBACK: Final = "127.0.0.1"
 #: Share of the machine's memory that large allocations of all ranks together may take, unless the user says otherwise.
 HOST_MEMORY_PERCENT: Final = 80
 
 
 class RunError(Exception):
-    """The run cannot start or go on; the message is one line for the user."""
+    """The run cannot start or go on. The message is one line for the user."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -45,9 +45,9 @@ def scratch_directory() -> Path:
 
 
 def machine_memory() -> int:
-    """The memory of this machine, or what this process's control group may use of it, in bytes."""
+    """The memory of this machine in bytes, or less if the control group of this process is limited."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
+    with contextlib.suppress(OSError, ValueError):  # "max" means that there is no limit
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return total
 
@@ -58,7 +58,7 @@ def default_host_memory() -> int:
 
 
 def share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
-    """Settings of every server: all their ranks share the machine, so they share one account of it."""
+    """Settings for every server by which all ranks share one account of the machine's memory."""
     accounts = scratch / "host-memory"
     accounts.mkdir()
     return {"host_memory.bytes": str(budget_bytes), "host_memory.dir": str(accounts)}
@@ -66,19 +66,19 @@ def share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def server_directory(scratch: Path, index: int) -> Iterator[Path]:
-    """A directory for one emulated server, locked by this process for as long as it is in use."""
+    """A directory for one emulated server. This process locks it for as long as it is in use."""
     path = Path(tempfile.mkdtemp(prefix="eidolon-", suffix=f"-{index}", dir=scratch))
     try:
         with (path / ".owner").open("w") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX)
-            (path / ".owner").rename(path / "owner")  # only now does it count: see remove_stale
+            (path / ".owner").rename(path / "owner")  # remove_stale looks only at locks of this name
             yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_stale(scratch: Path) -> None:
-    """Removes what runs left that were killed outright: directories whose owner holds its lock no more."""
+    """Removes the directories of runs that were killed: those whose lock nobody holds."""
     for owner in scratch.glob("eidolon-*/owner"):
         with contextlib.suppress(OSError), owner.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +86,7 @@ def remove_stale(scratch: Path) -> None:
 
 
 def check_space(scratch: Path, plan: Plan) -> None:
-    """Rings are mapped, so that a full memory file system is a bus error in the workload: better told before."""
+    """Raises :class:`RunError` if the rings do not fit. A full file system would be a bus error in the workload."""
     needed, free = plan.ring_bytes * plan.spec.world, shutil.disk_usage(scratch).free
     if needed > free:
         raise RunError(
@@ -98,7 +98,7 @@ def check_space(scratch: Path, plan: Plan) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listened on just now."""
+    """A TCP port on loopback on which nobody listened just now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -106,7 +106,7 @@ def free_port() -> int:
 
 
 def workload_command(workload: Workload) -> list[str]:
-    """The command of one emulated server as it is handed to the launcher, its program resolved.
+    """The command of one emulated server as the launcher gets it, with the path of its program.
 
     Raises :class:`RunError` if there is no such program.
     """
@@ -124,9 +124,9 @@ def workload_environment(spec: Spec, server: int, master_port: int, inherited: M
     environment = {
         # All emulated servers share this machine's loopback and its host name, which may not resolve.
         "GLOO_SOCKET_IFNAME": "lo",
-        # Output goes through a pipe: without this, a line would show when 8 KiB are full.
+        # Output goes through a pipe. Without this, a line would show only when 8 KiB are full.
         "PYTHONUNBUFFERED": "1",
-        # A torch that no plugin was shipped for gets one compiled, once.
+        # If no plugin was shipped for a torch, one is compiled once.
         "EIDOLON_PLUGIN_BUILD": "1",
         **{key: value for key, value in inherited.items() if not key.startswith(launching.VARIABLE_PREFIX)},
         **launching.rendezvous(spec, server, LOOPBACK, master_port),
@@ -139,7 +139,7 @@ def _search_path(own: Mapping[str, str], inherited: Mapping[str, str]) -> str:
 
     ``.venv/bin/eidolon run -- torchrun train.py`` means the torch of ``.venv``, as if that environment were active: the
     directory of our own Python comes first if it has a torch, unless the user has activated another environment or
-    gives a PATH. Else it comes last, and hides nothing.
+    gives a PATH. Otherwise it comes last and hides nothing.
     """
     given = own.get("PATH", inherited.get("PATH", os.defpath))
     ours = str(Path(sys.executable).parent)

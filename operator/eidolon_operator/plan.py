@@ -1,8 +1,8 @@
 """From a spec to the plan: what the simulation core and the agents are told.
 
-A pure function. The plan is one JSON document with a section for each reader, so that the two need not know each other:
-``core`` for the simulation core; ``server`` for every agent, whose ``conf`` becomes the ``server.conf`` that the shims
-read. All catalogue look-ups happen here: who gets the plan needs no catalogue to emulate a device.
+:func:`build` is a pure function. The plan is one JSON document with a section for each reader, so that the two need not
+know each other: ``core`` for the simulation core, and ``server`` for every agent, whose ``conf`` becomes the
+``server.conf`` that the shims read. All catalogue look-ups happen here, so agents and shims need no catalogue.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LEFT_TIMEOUT_S: Final = 10.0
 #: outside all calls: they may be busy in other processes.
 IDLE_TIMEOUT_S: Final = 1_800.0
 
-#: What the two sections say of a group of servers.
+#: Fields of a group of servers in each of the two sections.
 _OF_CORE: Final = ("servers", "gpu", "gpu_memory_bytes")
 _OF_SERVER: Final = ("servers", "gpu", "conf")
 

@@ -1,4 +1,4 @@
-"""What a run tells at its end: a table of steps, then everything that makes its times worth less than they look.
+"""What a run prints at its end: a table of steps, then everything that makes its times less trustworthy.
 
 Pure functions from ``summary.json`` to text. The text has no colour and no box drawing, so that it reads the same in a
 terminal, in a log and in a pull request.
@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from eidolon_operator.units import format_bytes, format_count, format_ns
 
-#: A table shows all steps up to this many, else the first few and the last few.
+#: A table shows all steps up to this many, and otherwise the first and the last few.
 MAX_STEPS: Final = 24
 FIRST_STEPS: Final = 6
 LAST_STEPS: Final = 12
-#: Devices whose peak memory gets a column of its own; of more, the greatest is shown.
+#: Largest number of devices whose peak memory has a column each. With more, one column has the greatest.
 MAX_DEVICES: Final = 8
-#: Lines of each list (host waits, unmodelled calls, unknown reads).
+#: Number of lines in each list (host waits, unmodelled calls, unknown reads).
 MAX_LINES: Final = 10
 
 Step = Mapping[str, Any]
@@ -71,7 +71,7 @@ def _step_table(steps: Sequence[Step]) -> str:
 
     def row(step: Step) -> _Row:
         cells = [format_ns(step["time_ns"])]
-        known = step["name"] != "startup"  # a rate over the start-up says nothing
+        known = step["name"] != "startup"  # a rate during the start-up means nothing
         cells += [format_count(step[key]) if known and step.get(key) is not None else "-" for key, _ in rates]
         cells += _memory_cells(step["peak_bytes"], devices)
         return _Row("startup" if step["name"] == "startup" else str(step["index"]), tuple(cells))
@@ -143,7 +143,7 @@ def _findings(summary: Summary) -> str:
     order = [key for key in ("measured", "interpolated", "roofline", "unknown") if key in share]
     order += [key for key in share if key not in order]
     sources = ", ".join(f"{key} {share[key]:.1%}" for key in order) or "no device time"
-    # The framework's allocator asks again after it has freed what it can: the same refusal twice is one line.
+    # The framework's allocator asks again after it has freed what it can. The same refusal twice is one line.
     lines = list(dict.fromkeys(_out_of_memory(item) for item in summary["oom"]))
     lines.append(f"Device time by cost source: {sources}")
     lines += [f"Published costs: {line}" for line in summary["coverage"]["published"]]

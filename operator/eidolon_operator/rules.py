@@ -1,8 +1,8 @@
 """The rules across fields of the CRD: its CEL expressions, evaluated as the API server evaluates them.
 
-A structural schema speaks of one field at a time. What concerns several (ranks must fit devices) or a change (a field
-is immutable) stands in the CRD as ``x-kubernetes-validations``. They are evaluated here from the CRD itself, so there
-is no second copy of a rule that could come to differ from the first.
+A structural schema covers one field at a time. Rules about several fields (ranks must fit devices) or about a change (a
+field is immutable) are in the CRD as ``x-kubernetes-validations``. They are evaluated here from the CRD itself, so
+there is no second copy of a rule that could come to differ.
 
 A rule sees ``self``, the part of the object that it stands at, with defaults filled in, and ``oldSelf``, the same part
 as it was; a rule that names ``oldSelf`` concerns updates only and is left aside when there is nothing older.
@@ -74,13 +74,13 @@ def _evaluated(program: cel.Program, value: Any, old: Any) -> Any:
 
 @functools.cache
 def _compiled(expression: str) -> cel.Program:
-    from cel import compile as compile_cel  # imports much; `eidolon --help` does without
+    from cel import compile as compile_cel  # it imports much that `eidolon --help` does not need
 
     return compile_cel(expression)
 
 
 def _pruned(value: Any) -> Any:
-    """Without fields that are null: to the API server they are absent."""
+    """The value without fields that are null, which the API server treats as absent."""
     if isinstance(value, dict):
         return {key: _pruned(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -2,10 +2,10 @@
 
 The API server does two things with an object: it fills in defaults and it validates. This module does the same, so
 that a file means the same to ``eidolon run`` and to ``kubectl apply``. It reads the subset of OpenAPI v3 that our CRD
-uses and refuses any keyword that it does not know: a schema that says more than we check would be a lie.
+uses and refuses any keyword that it does not know, so that the schema never promises a check that is not made.
 
 Unlike the API server, which drops unknown fields, an unknown field is an error here (as with ``kubectl``'s own
-strict validation): it is nearly always a typing error.
+strict validation), since it is nearly always a typing error.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 
 def pruned(schema: Schema, value: Any, field: str = "") -> tuple[Any, list[str]]:
     """A copy of ``value`` without the fields that the schema does not know, as an API server would keep it, and their
-    paths. An object of a newer schema thus means to us what it says in our words."""
+    paths. So an object of a newer schema is reduced to what this version understands."""
     unknown: list[str] = []
 
     def copied(schema: Schema, value: Any, field: str) -> Any:
@@ -112,7 +112,7 @@ def problems(schema: Schema, value: Any, field: str = "") -> Iterator[Problem]:
 
 def _object_problems(schema: Schema, value: dict[Any, Any], field: str) -> Iterator[Problem]:
     prefix = f"{field}." if field else ""
-    if "additionalProperties" in schema:  # a map: its keys are the user's
+    if "additionalProperties" in schema:  # a map whose keys are the user's
         high = schema.get("maxProperties")
         if high is not None and len(value) > high:
             yield Problem(field, f"has {len(value)} entries; allowed: {_bounds(0, high)}")
@@ -120,7 +120,7 @@ def _object_problems(schema: Schema, value: dict[Any, Any], field: str) -> Itera
             yield from problems(schema["additionalProperties"], item, f"{field}[{name}]")
         return
     properties: Mapping[str, Schema] = schema.get("properties", {})
-    if not properties:  # such as metadata: its fields are not ours to define
+    if not properties:  # an object such as metadata, whose fields we do not define
         return
     for name in schema.get("required", ()):
         if value.get(name) is None:

@@ -1,8 +1,9 @@
 """A ``SimulatedCluster`` as a value: read, defaulted, validated, quantities parsed.
 
 The schema is the CRD itself (package data, copied from ``crds/`` by the build), so that a file cannot mean one thing
-here and another in a cluster: its types and bounds (``schema``), its rules across fields (``rules``). What neither can
-say (quantities that parse, ranks that a command names) is checked here. Problems of one kind are reported together.
+here and another in a cluster. ``schema`` checks its types and bounds, and ``rules`` its rules across fields. What
+neither can say (quantities that parse, ranks that a command names) is checked here. Problems of one kind are reported
+together.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eidolon_operator.schema import Problem
 API_VERSION: Final = "eidolon.dev/v1alpha1"
 KIND: Final = "SimulatedCluster"
 _NAME: Final = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
-#: Rules that a local run does without: it takes the programs of the machine that it is on.
+#: Rules that do not apply to a local run, which uses the programs of its machine instead of an image.
 _ONLY_IN_A_CLUSTER: Final = ("has(self.image)",)
 _NAME_MAX: Final = 51  # NAME-server-1023 stays within the 63 characters of a DNS label
 
@@ -39,7 +40,7 @@ class SpecError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Nccl:
-    """Device memory of communicators, and limits; the CRD describes them."""
+    """Device memory of communicators, and NCCL's limits. The CRD describes them."""
 
     kernel_bytes: int
     communicator_bytes: int
@@ -57,7 +58,7 @@ class Network:
     inter_latency_ns: int
     intra_bytes_per_s: int | None
     nccl: Nccl
-    topology: Mapping[str, Any] | None = None  #: as the plan has it: `topology.read`
+    topology: Mapping[str, Any] | None = None  #: in the plan's words: `topology.read`
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,13 @@ class Workload:
     working_dir: str | None = None
     tokens_per_step: int | None = None
     samples_per_step: int | None = None
-    #: The whole section as it stands in the object: what only matters to a pod is taken from here as it is.
+    #: The whole section of the object. The builders of pods take from here what only matters to a pod.
     document: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerGroup:
-    """Equal servers, numbered after those of the groups before."""
+    """Equal servers. They are numbered after those of the groups before."""
 
     name: str
     servers: int
@@ -98,7 +99,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What stands for numbers that nobody computes, as the shim's settings have it (interposer/torch/defaults.h)."""
+    """Stand-ins for numbers that nobody computes, as settings of the shim (interposer/torch/defaults.h)."""
 
     loss: str  #: START, or START:END:STEPS
     routing: str  #: balanced, or zipf:EXPONENT:SEED
@@ -115,7 +116,7 @@ class Spec:
     servers: int
     gpus_per_server: int
     gpu: str
-    gpu_memory_bytes: int | None  #: None: what the catalogue says of the GPU; likewise the next
+    gpu_memory_bytes: int | None  #: None here and in the next field: what the catalogue says of the GPU
     context_bytes: int | None
     network: Network
     workload: Workload
@@ -136,7 +137,7 @@ class Spec:
 
     @property
     def hardware(self) -> str:
-        """``2 servers x 8 h100-sxm``; of mixed generations all models, in the servers' order."""
+        """The hardware in a phrase, such as ``2 servers x 8 h100-sxm``. Several models are in the servers' order."""
         models = dict.fromkeys(group.gpu for group in self.server_groups) or [self.gpu]
         return f"{self.servers} server{'s' if self.servers > 1 else ''} x {self.gpus_per_server} {'/'.join(models)}"
 
@@ -150,7 +151,7 @@ class Spec:
 def crd() -> Mapping[str, Any]:
     """The CustomResourceDefinition that this version was built with."""
     text = (importlib.resources.files("eidolon_operator") / "crds" / "simulatedcluster.yaml").read_text("utf-8")
-    # libyaml where it is there: the file is long, and pure Python takes a second for it.
+    # The file is long, and pure Python takes a second for it, so libyaml is used where it is there.
     document: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return document
 
@@ -190,7 +191,7 @@ def read(path: Path) -> Any:
 def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
     """The object as a :class:`Spec`; raises :class:`SpecError` with everything that is wrong with it.
 
-    With ``cluster`` it must be one that a cluster takes; else what only a cluster needs may be missing.
+    With ``cluster`` it must be one that a cluster takes. Otherwise what only a cluster needs may be missing.
     """
     document = _checked(document, source, cluster=cluster)
     body = document["spec"]
@@ -233,7 +234,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
 
 
 def _checked(document: Any, source: str, *, cluster: bool) -> Any:
-    """The object with the defaults of the schema, once it keeps to the schema and to its rules."""
+    """The object with the schema's defaults filled in. Raises :class:`SpecError` if it breaks the schema or a rule."""
     found = _identity_problems(document)
     if not found:
         document = schema.with_defaults(object_schema(), document)
@@ -246,7 +247,7 @@ def _checked(document: Any, source: str, *, cluster: bool) -> Any:
 
 
 def only_in_kubernetes(spec: Spec) -> list[str]:
-    """Fields of the object that a local run leaves aside although it then does something else than a cluster would."""
+    """Fields of the object that a local run ignores, although a cluster would act on them."""
     given = spec.workload.document
     found = [f"spec.workload.{name}" for name in ("envFrom", "volumes", "volumeMounts") if given.get(name)]
     found += [f"spec.workload.env[{item['name']}].valueFrom" for item in given.get("env", ()) if "valueFrom" in item]
@@ -290,7 +291,7 @@ def _network(section: Mapping[str, Any], quantities: _Quantities) -> Network:
     intra = quantities.optional("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
     fabric, problems = topology.read(section.get("topology"))
     quantities.problems += problems
-    if fabric is not None:  # what the spec says outright goes before a preset
+    if fabric is not None:  # what the spec says itself overrides a preset
         for name, value in (("nic_bytes_per_s", inter), ("nvlink_bytes_per_s", intra)):
             if value is not None:
                 fabric.setdefault(name, value)
@@ -339,7 +340,7 @@ def _values(body: Mapping[str, Any]) -> Values:
 
 
 def _identity_problems(document: Any) -> list[Problem]:
-    """What apiVersion, kind and metadata say; without them the rest cannot be judged."""
+    """Problems with apiVersion, kind and metadata, without which the rest cannot be judged."""
     if not isinstance(document, dict):
         return [Problem("file", f"holds a {type(document).__name__}, not an object of kind {KIND}")]
     found = [
@@ -359,7 +360,7 @@ def _identity_problems(document: Any) -> list[Problem]:
 
 
 class _Quantities:
-    """Parses quantities of the object, collecting what is wrong with them."""
+    """Parses quantities of the object and collects what is wrong with them."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.problems: list[Problem] = []
@@ -380,7 +381,7 @@ class _Quantities:
             return None
 
     def required(self, path: str, parse_text: Callable[[str], int]) -> int:
-        """The same of a field that has a default; 0 where it is wrong, since the problem is kept."""
+        """The quantity of a field that has a default. It is 0 if the text is wrong, since then the problem is kept."""
         return self.optional(path, parse_text) or 0
 
 
@@ -388,7 +389,7 @@ _parse_size_or_nothing = functools.partial(units.parse_size_bytes, least=0)
 
 
 def _torchrun_ranks(command: tuple[str, ...], launcher: str) -> int | None:
-    """The ranks per server that a torchrun command names itself; its own argument outdoes PET_NPROC_PER_NODE."""
+    """The ranks per server that a torchrun command names itself, since that overrides PET_NPROC_PER_NODE."""
     start = next(
         (i for i, word in enumerate(command) if Path(word).name == "torchrun" or word == "torch.distributed.run"), None
     )

@@ -1,7 +1,7 @@
 """``spec.network.topology``: from the spec's words to the plan's, and ``eidolon topology show``.
 
-The plan's names are those of :class:`eidolon_simcore.fabric.settings.Settings`; whether the fabric can be built is
-found out by building it.
+The plan's names are those of :class:`eidolon_simcore.fabric.settings.Settings`. Whether the fabric is possible shows
+when it is built.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def _read(block: Mapping[str, Any], where: str, problems: list[Problem]) -> dict
 
 
 def plan_name(key: str) -> str:
-    """``nicBandwidth`` to ``nic_bytes_per_s``, ``linkLatency`` to ``link_latency_ns``."""
+    """The plan's name for a field: ``nicBandwidth`` becomes ``nic_bytes_per_s``, for example."""
     name = re.sub("(?<=[a-z])([A-Z])", lambda m: "_" + m[1].lower(), key)
     return re.sub("latency$", "latency_ns", re.sub("bandwidth$", "bytes_per_s", name))
 
 
 def spec_name(key: str) -> str:
-    """The other way round, for messages."""
+    """The spec's name for a field of the plan, for messages."""
     name = key.replace("bytes_per_s", "bandwidth").replace("latency_ns", "latency")
     return re.sub("_([a-z])", lambda m: m[1].upper(), name)

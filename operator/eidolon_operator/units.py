@@ -17,13 +17,13 @@ _NUMBER: Final = r"^([0-9]+(?:\.[0-9]+)?) ?"
 
 
 def parse_size_bytes(text: str, *, least: int = 1) -> int:
-    """``80GiB``, ``80Gi``, ``80GB``, ``80G`` or plain bytes."""
+    """Bytes in a text such as ``80GiB``, ``80Gi``, ``80GB``, ``80G`` or ``80``. Raises ValueError."""
     number, prefix = _split(text, r"([KMGT]i?)?B?$", "a size such as 80GiB")
     return _integer(number * (_BINARY | _DECIMAL)[prefix], text, "a size such as 80GiB", least)
 
 
 def parse_rate_bytes_per_s(text: str) -> int:
-    """``50GB/s`` or ``400Gb/s``: bytes per second."""
+    """Bytes per second in a text such as ``50GB/s`` or ``400Gb/s``. Raises ValueError."""
     what = "a rate such as 50GB/s or 400Gb/s"
     number, unit = _split(text, r"([kKMGT]?(?:B|b|bit))/s$", what)
     bits = not unit.endswith("B")
@@ -32,7 +32,7 @@ def parse_rate_bytes_per_s(text: str) -> int:
 
 
 def parse_duration_ns(text: str) -> int:
-    """``5us``, ``10m``: nanoseconds."""
+    """Nanoseconds in a text such as ``5us`` or ``10m``. Raises ValueError."""
     number, unit = _split(text, r"(ns|us|ms|s|m|h)$", "a duration such as 5us or 10m")
     return int(number * _DURATION_NS[unit])
 
@@ -51,7 +51,7 @@ def _integer(value: Fraction, text: str, what: str, least: int = 1) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """``1536 MiB`` style, three significant digits, binary units."""
+    """A size in binary units with three significant digits, such as ``1536 MiB``."""
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{_three_digits(count / size)} {unit}"
@@ -59,7 +59,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_ns(ns: float) -> str:
-    """``71.30 ms`` style: four significant digits, the unit that reads best."""
+    """A time with four significant digits in the unit that reads best, such as ``71.30 ms``."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(ns) >= size:
             value = ns / size
@@ -69,7 +69,7 @@ def format_ns(ns: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """A rate or count with thousands separators: ``1,234,567``, ``12.3``."""
+    """A rate or count with thousands separators, such as ``1,234,567`` or ``12.3``."""
     return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else _three_digits(value)
 
 

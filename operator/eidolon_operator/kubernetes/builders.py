@@ -1,6 +1,6 @@
-"""From an object and its attempt to manifests: pure functions, deterministic names.
+"""Makes the manifests of an attempt: pure functions with deterministic names.
 
-A server's pod runs the user's image unchanged. What is Eidolon's comes from beside it::
+A server's pod runs the user's image unchanged. Eidolon's own part comes from the containers beside it::
 
     init container  install    copies launcher and libraries to /eidolon
     native sidecar  agent      shares /run/eidolon (memory) with the workload, speaks to the core
@@ -32,11 +32,11 @@ Manifest = dict[str, Any]
 _TERMINATION: Final = "FallbackToLogsOnError"
 
 _MIB: Final = 1 << 20
-#: In the shared directory beside the rings: configuration, exit state, what the launcher found.
+#: Room in the shared directory beside the rings, for the configuration, the exit state and what the launcher found.
 _RUN_SLACK_BYTES: Final = 16 * _MIB
-#: /dev/shm of the workload, per rank: data loaders and gloo put tensors there. A pod's own has 64 MiB in all.
+#: Size of /dev/shm per rank. Data loaders and gloo put tensors there, and a pod has only 64 MiB by default.
 _SHM_PER_RANK_BYTES: Final = 256 * _MIB
-#: Beside the recording: logs, summary, progress.
+#: Room on the core's disk beside the recording, for logs, summary and progress.
 _CORE_DISK_BYTES: Final = 512 * _MIB
 
 _SUFFIX: Final = {"": Fraction(1), "m": Fraction(1, 1000), "k": Fraction(1000)}
@@ -61,13 +61,13 @@ class Attempt:
 
 
 def build_secret(attempt: Attempt, credentials: Mapping[str, str]) -> Manifest:
-    """The Secret of the attempt: what core and agents are told (the plan), and how they know each other.
+    """The Secret of the attempt, with the plan for core and agents and the credentials by which they know each other.
 
-    One object and not two, since both are made once, for the same readers, and never change: whoever is operator when
-    the attempt's pods are made, they get the plan that it began with.
+    It is one object and not two, since both are made once, for the same readers, and never change. Even if the operator
+    is upgraded in between, all pods of an attempt get the plan that it began with.
     """
     plan = planning.build(attempt.spec, source=attempt.name, token="", attempt=attempt.number)
-    del plan.document["core"]["token"]  # it is a file of its own
+    del plan.document["core"]["token"]  # the token is a file of its own
     text = json.dumps(plan.document, sort_keys=True)
     return {
         "apiVersion": "v1",
@@ -88,7 +88,7 @@ _CORE_PORTS: Final = {
 
 
 def build_core_service(attempt: Attempt) -> Manifest:
-    """Service of the core: agents, people and Prometheus reach it there."""
+    """The Service at which agents, people and Prometheus reach the core."""
     ports = [{"name": name, "port": port, "targetPort": name, "protocol": "TCP"} for name, port in _CORE_PORTS.items()]
     return {
         "apiVersion": "v1",
@@ -103,7 +103,7 @@ def build_core_service(attempt: Attempt) -> Manifest:
 
 
 def build_headless_service(attempt: Attempt) -> Manifest:
-    """Gives every server's pod a name in DNS, before it is ready: ranks look each other up."""
+    """The Service that gives every server's pod a name in DNS, even before it is ready: ranks find each other by it."""
     port = {
         "name": naming.MASTER,
         "port": naming.MASTER_PORT,
@@ -124,13 +124,13 @@ def build_headless_service(attempt: Attempt) -> Manifest:
 
 
 def build_core_pod(attempt: Attempt) -> Manifest:
-    """The simulation core."""
+    """The pod of the simulation core."""
     spec, work = attempt.spec, attempt.spec.workload.document
     limit = _CORE_DISK_BYTES + (spec.recording.limit_bytes if spec.recording.enabled else 0)
     kept = {"persistentVolumeClaim": {"claimName": spec.recording.claim}}
     volume = kept if spec.recording.claim else {"emptyDir": {"sizeLimit": _mebibytes(limit)}}
     files = (naming.PLAN, naming.TOKEN, naming.CERTIFICATE, naming.PRIVATE_KEY)
-    # Where a pod may run is said of servers; a core needs leave to run on tainted nodes too, but none of their labels.
+    # The scheduling fields are about servers. The core must be allowed on tainted nodes too, but needs no node labels.
     scheduling = {key: work[key] for key in ("tolerations", "priorityClassName", "schedulerName") if work.get(key)}
     return {
         "apiVersion": "v1",
@@ -151,7 +151,7 @@ def build_core_pod(attempt: Attempt) -> Manifest:
 
 def _core_container(attempt: Attempt) -> Manifest:
     runtime = attempt.runtime
-    # A claim is the user's, and may hold other runs.
+    # A claim is the user's and may hold other runs, so this run gets a directory of its own.
     own = f"{naming.OUT}/{attempt.name}-{attempt.number}" if attempt.spec.recording.claim else naming.OUT
     probe = {"path": "/healthz", "port": naming.HTTP}
     return {
@@ -174,7 +174,7 @@ def _core_container(attempt: Attempt) -> Manifest:
         "resources": _resources(runtime["coreResources"]),
         "startupProbe": {"httpGet": probe, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 120},
         "readinessProbe": {"httpGet": probe, "periodSeconds": 5, "timeoutSeconds": 5},
-        # A core that is killed is the end of the run, and on a busy machine an answer may take its time.
+        # Killing the core ends the run, and on a busy machine an answer may be slow, so the probe is patient.
         "livenessProbe": {"httpGet": probe, "periodSeconds": 30, "timeoutSeconds": 30, "failureThreshold": 10},
         "securityContext": _container_security(),
         "terminationMessagePolicy": _TERMINATION,
@@ -187,7 +187,7 @@ def _core_container(attempt: Attempt) -> Manifest:
 
 
 def build_server_pod(attempt: Attempt, server: int) -> Manifest:
-    """One emulated server."""
+    """The pod of one emulated server, counted from 0."""
     work = attempt.spec.workload.document
     memory_bytes = _volumes_in_memory(attempt.spec)
     scheduling = {
@@ -316,7 +316,7 @@ def _launch(attempt: Attempt, server: int) -> list[str]:
 
 
 def _environment(attempt: Attempt, server: int) -> list[Manifest]:
-    """Ours, then the user's; a name that the user gives is the user's."""
+    """Our variables, then the user's. Where both give a name, the user's counts."""
     ours = {
         "PYTHONUNBUFFERED": "1",  # `kubectl logs -f` shows lines as they come
         **launching.rendezvous(attempt.spec, server, _master(attempt), naming.MASTER_PORT),
@@ -331,11 +331,11 @@ def _master(attempt: Attempt) -> str:
 
 
 def _workload_resources(given: Mapping[str, Mapping[str, Any]], extra_bytes: int) -> Manifest:
-    """What the user asks for, and the memory of our volumes on top."""
+    """The resources that the user asks for, plus the memory of our volumes."""
     requests = {name: str(amount) for name, amount in given["requests"].items()}
     limits = {name: str(amount) for name, amount in given["limits"].items()}
     if "memory" in limits and "memory" not in requests:
-        requests["memory"] = limits["memory"]  # as Kubernetes has it
+        requests["memory"] = limits["memory"]  # Kubernetes does the same
     requests["memory"] = _mebibytes(parse_quantity(requests.get("memory", "0")) + extra_bytes)
     if "memory" in limits:
         limits["memory"] = _mebibytes(parse_quantity(limits["memory"]) + extra_bytes)
@@ -343,7 +343,7 @@ def _workload_resources(given: Mapping[str, Mapping[str, Any]], extra_bytes: int
 
 
 def parse_quantity(text: str) -> Fraction:
-    """An amount as Kubernetes writes it: ``500m``, ``4Gi``, ``1.5``."""
+    """The number in an amount as Kubernetes writes it, such as ``500m``, ``4Gi`` or ``1.5``. Raises ValueError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)", text)
     if match is None or match[2] not in _SUFFIX:
         raise ValueError(f"{text!r} is not an amount such as 500m or 4Gi")
@@ -405,7 +405,7 @@ def _container_security(*, read_only: bool = True) -> Manifest:
 
 
 def _config_volume(attempt: Attempt, keys: tuple[str, ...]) -> Manifest:
-    # The group of the volumes can read it; where the cluster chooses users, it is mounted for whoever runs.
+    # The group of the volumes can read it. Where the cluster chooses the users, everyone in the pod can.
     mode = 0o440 if "fsGroup" in attempt.runtime else 0o444
     items = [{"key": key, "path": key} for key in keys]
     secret = {"secretName": naming.secret_name(attempt.name, attempt.number), "defaultMode": mode, "items": items}

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 NAME: Final = "eidolon-core"
 TOKEN_BYTES: Final = 32
-_VALID: Final = dt.timedelta(days=3650)  # an attempt ends long before; nobody renews it
-_SKEW: Final = dt.timedelta(days=1)  # clocks of nodes differ
+_VALID: Final = dt.timedelta(days=3650)  # nobody renews it, and an attempt ends long before
+_SKEW: Final = dt.timedelta(days=1)  # the clocks of nodes differ
 
 
 def make(now: dt.datetime) -> dict[str, str]:

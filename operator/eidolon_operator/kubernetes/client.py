@@ -1,8 +1,8 @@
 """The API server, as the operator uses it.
 
-Plain JSON over the official asynchronous client (``kubernetes.aio``), which brings credentials, TLS and their renewal.
-Its generated models are left aside: of a thousand pods only a few words are kept, and what is written comes from the
-builders as JSON already. Every request has a time limit, so that nothing here can hang.
+Requests are plain JSON over the official asynchronous client (``kubernetes.aio``), which brings credentials, TLS and
+their renewal. Its generated models are not used: only a few facts of each pod are kept, and the builders make JSON
+already. Every request has a time limit, so that nothing here can hang.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from eidolon_operator.kubernetes.world import ApiError
 TIMEOUT_S: Final = 30.0
 PAGE: Final = 500
 
-_config: Any = aio_config  # it has no annotations
+_config: Any = aio_config  # the module has no type annotations
 _APPLY: Final = "application/apply-patch+yaml"
 
 
 def objects_path(namespace: str | None = None, name: str = "") -> str:
-    """Path of our objects: all, of a namespace, or one."""
+    """Path of all our objects, of those in a namespace, or of one."""
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{GROUP}/{VERSION}{where}/{PLURAL}" + (f"/{name}" if name else "")
 
 
 def core_path(kind: str, namespace: str | None = None, name: str = "") -> str:
-    """Path of the core API: ``core_path("pods", "default", "a")``."""
+    """Path in the core API, such as that of ``core_path("pods", "default", "a")``."""
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"/api/v1{where}/{kind}" + (f"/{name}" if name else "")
 
 
 async def credentials() -> Any:
-    """Inside a cluster those of the pod's service account, else those that kubectl would use."""
+    """The credentials of the pod's service account inside a cluster, or those that kubectl would use."""
     configuration: Any = aio_client.Configuration()
     try:
         _config.load_incluster_config(client_configuration=configuration)
@@ -49,14 +49,14 @@ async def credentials() -> Any:
 
 
 class Api:
-    """A few verbs on JSON objects."""
+    """Requests for JSON objects. All methods raise :class:`ApiError`."""
 
     def __init__(self, configuration: Any) -> None:
         self._client: Any = aio_client.ApiClient(configuration)
 
     @classmethod
     async def connect(cls) -> Api:
-        """With the :func:`credentials` of the surroundings."""
+        """A client with the :func:`credentials` of the surroundings."""
         return cls(await credentials())
 
     async def close(self) -> None:
@@ -97,14 +97,14 @@ class Api:
         return await self._request("PATCH", path, body=body, query=query, content_type=_APPLY)
 
     async def delete(self, path: str, *, uid: str = "", propagation: str = "Background") -> None:
-        """Deletes the object, if it is still that one."""
+        """Deletes the object, if it is still the one with this UID. That it is gone is no error."""
         body: dict[str, Any] = {"propagationPolicy": propagation}
         if uid:
             body["preconditions"] = {"uid": uid}
         try:
             await self._request("DELETE", path, body=body)
         except ApiError as error:
-            if error.status not in (404, 409):  # gone, or another one by now
+            if error.status not in (404, 409):  # it is gone, or another object has its name
                 raise
 
     async def _request(

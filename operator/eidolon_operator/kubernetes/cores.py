@@ -1,8 +1,8 @@
-"""What simulation cores say: the third watch, beside those of objects and of pods.
+"""Asks simulation cores for their status: the third watch, beside those of objects and of pods.
 
-The API server tells of what has changed; a core has to be asked. :class:`CoreWatch` asks those that a reconcile has
-named, each on its own, and puts the object into the queue when the answer is another than the last. So a run at which
-nothing changes costs the API server nothing, and a core that does not answer holds up nobody.
+The API server reports changes by itself, but a core has to be asked. :class:`CoreWatch` asks each core that a reconcile
+has named in a task of its own, and puts the object into the queue when the answer differs from the last. So a run in
+which nothing changes costs the API server nothing, and a core that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import aiohttp
 from eidolon_operator.kubernetes.naming import HTTP_PORT
 from eidolon_operator.kubernetes.world import CoreReading, Key, PodState
 
-#: A core is asked at most so often.
+#: Interval between two questions to a core.
 POLL_S: Final = 5.0
 TIMEOUT_S: Final = 3.0
-#: So many answers in a row must be missing before that counts: on a busy node one may be late.
+#: Number of answers in a row that must be missing before it counts. On a busy node one may be late.
 PATIENCE: Final = 3
 
-#: What decisions are made of; the rest of a core's status, such as its virtual time, never stands still.
+#: Fields of a core's status that decisions use. The rest, such as its virtual time, changes all the time.
 _WORDS: Final = ("state", "reason", "message", "attempt", "servers", "step", "peak_bytes", "cost_share", "notes")
 _OVER: Final = ("Succeeded", "Failed")
 
@@ -35,9 +35,9 @@ class Cores:
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self, address: str) -> CoreReading:
-        """What the core at an address says. Never raises: no answer is a reading, too."""
+        """What the core at an address says. Never raises, since a missing answer is a reading too."""
         if self._session is None:
-            # No limit: a hundred cores that do not answer would else keep the others from being asked.
+            # There is no limit on connections, or a hundred cores that do not answer would hold up the others.
             connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=TIMEOUT_S)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         host = f"[{address}]" if ":" in address else address
@@ -59,7 +59,7 @@ class Cores:
 
 @dataclass(slots=True)
 class _Followed:
-    """A core that is asked, or was."""
+    """A core that is being asked, or was."""
 
     uid: str  #: of its pod
     reading: CoreReading | None = None
@@ -69,7 +69,7 @@ class _Followed:
 class CoreWatch:
     """Follows the cores of runs.
 
-    ``read`` asks the core at an address; ``changed`` is told of objects whose core says something else than before.
+    ``read`` asks the core at an address. ``changed`` is called with objects whose core says something new.
     """
 
     def __init__(
@@ -85,8 +85,10 @@ class CoreWatch:
         self._followed: dict[Key, _Followed] = {}
 
     def follow(self, key: Key, pod: PodState | None) -> CoreReading | None:
-        """What the core in this pod said last, if anything. It is asked from now on for as long as the pod is ready;
-        None ends it."""
+        """What the core in this pod said last, if anything.
+
+        From now on the core is asked for as long as its pod is ready. None ends that.
+        """
         found = self._followed.get(key)
         if pod is None or (found is not None and found.uid != pod.uid):
             self._end(key)
@@ -109,7 +111,7 @@ class CoreWatch:
             found.asking.cancel()
 
     async def _ask(self, key: Key, followed: _Followed, address: str) -> None:
-        """Until cancelled, or until the core has said how the run ended."""
+        """Asks until cancelled, or until the core has said how the run ended."""
         missing = 0
         while True:
             reading = await self._read(address)
@@ -122,7 +124,7 @@ class CoreWatch:
             await self._sleep(POLL_S)
 
     async def close(self) -> None:
-        """Asks no more."""
+        """Ends all questions."""
         tasks = [found.asking for found in self._followed.values() if found.asking is not None]
         for key in list(self._followed):
             self._end(key)

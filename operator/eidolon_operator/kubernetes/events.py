@@ -1,4 +1,4 @@
-"""What a person should know when it happens, as Events of the object: derived from the status before and after."""
+"""Events of an object, for people: they follow from its status before and after a change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eidolon_operator.kubernetes.naming import MANAGER
 from eidolon_operator.kubernetes.status import FINAL, Kind, Phase, Reason, cut
 from eidolon_operator.kubernetes.world import timestamp
 
-#: Reasons of a condition that somebody has to do something about.
+#: Reasons of a condition that need somebody to act.
 _TROUBLE = {
     *(Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_FAILED, Reason.QUOTA_EXCEEDED),
     *(Reason.FORBIDDEN, Reason.NAME_TAKEN, Reason.CREATE_FAILED, Reason.UNREACHABLE),
@@ -27,12 +27,12 @@ class Note(NamedTuple):
 
 
 def notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Note]:
-    """What to tell of the change from one status to another."""
+    """The Events about the change from one status to another."""
     attempt = new.get("attempt")
     if attempt != old.get("attempt") and attempt:
         if new.get("restarts", 0) > old.get("restarts", 0):
             yield Note(True, "Restarting", _condition(new, Kind.RUNNING).get("message", ""))
-        if attempt > 1:  # that a new object begins is no news
+        if attempt > 1:  # the first attempt of a new object is no news
             yield Note(False, "AttemptStarted", f"attempt {attempt} begins")
     phase = new.get("phase")
     if phase != old.get("phase"):
@@ -53,7 +53,7 @@ def notes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def build_event(document: Mapping[str, Any], note: Note, now: float) -> dict[str, Any]:
-    """The manifest of an Event; told twice in a second it is one."""
+    """The manifest of an Event. The same Event twice in a second has the same name."""
     metadata, at = document["metadata"], timestamp(now)
     digest = hashlib.sha256(f"{metadata['uid']} {note} {at}".encode()).hexdigest()[:16]
     return {

@@ -1,8 +1,8 @@
 """The wiring to kopf: watches that put keys into the queue, a resync, and the health of both.
 
-kopf watches and nothing else. Its handlers here are of the plain ``on.event`` kind, which keep nothing on the objects:
-no finalizer, no annotation, no patch. What they are told is a hint; what counts is read anew (:mod:`.reconcile`). Hints
-that say nothing new are dropped: the echo of a status that the operator has written, a pod that is told of again.
+kopf only watches. Its handlers here are of the plain ``on.event`` kind, which keep nothing on the objects: no
+finalizer, no annotation, no patch. An event is only a hint, and a reconcile reads the object anew (:mod:`.reconcile`).
+Hints without news are dropped, such as the echo of a status that the operator has written.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from eidolon_operator.kubernetes.world import Key, Pods, key_of, pod_state
 
 _log = logging.getLogger(__name__)
 
-#: Without a resync that worked for so many intervals the operator is not well.
+#: Number of intervals without a successful resync after which the operator is unhealthy.
 STALE_RESYNCS: Final = 3
 TOKEN_AGE: Final = dt.timedelta(minutes=5)
-#: How a pod comes up is looked at after so long: it mostly does with its neighbours. Its end is looked at at once.
+#: Delay before an object is looked at whose pod comes up, since its other pods mostly come up at the same time. The end
+#: of a pod is looked at at once.
 PODS_S: Final = 2.0
 
 
 def registry(
     workers: Workers, pods: Pods, *, connect: Callable[[], Awaitable[kopf.ConnectionInfo]] | None = None
 ) -> kopf.OperatorRegistry:
-    """The handlers, over a queue and what is known of pods. ``connect``: by default :func:`connection`."""
+    """The handlers, which fill a queue and keep facts about pods. ``connect`` is :func:`connection` by default."""
     found = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=found)
@@ -57,7 +58,7 @@ def registry(
     async def on_object(event: Mapping[str, Any], **_: Any) -> None:
         metadata = event["object"]["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
-        # The generation counts changes of the spec. Status is written by nobody else; should it be, a resync finds it.
+        # The generation counts changes of the spec. Only the operator writes the status; a resync finds other writers.
         now = metadata["uid"], metadata.get("generation", 0), "deletionTimestamp" in metadata
         if event.get("type") == "DELETED":
             seen.pop(key, None)
@@ -84,7 +85,7 @@ def registry(
 
 
 async def connection() -> kopf.ConnectionInfo:
-    """The credentials that the rest of the operator uses, for kopf, which asks again when they have expired."""
+    """The operator's credentials in the form that kopf takes. It asks again when they have expired."""
     configuration = await credentials()
     token = await configuration.get_api_key_with_prefix("BearerToken")
     return kopf.ConnectionInfo(
@@ -102,10 +103,10 @@ async def connection() -> kopf.ConnectionInfo:
 
 
 class Resync:
-    """Lists everything again and again: once at the start, before anything is decided, then at every interval.
+    """Lists everything once at the start, before anything is decided, and then at every interval.
 
-    Into the queue come those objects of the list that were not looked at as they are now, or whose pods have changed.
-    ``looked_at``: the version in which each object was looked at last.
+    It puts objects into the queue whose present version was not looked at, or whose pods have changed. ``looked_at``
+    is the version in which each object was looked at last.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Resync:
         self._settings = settings
         self._clock = clock
         self.ready = False
-        self.last = clock()  #: when it last worked; at first, when the operator began
+        self.last = clock()  #: when it last succeeded; at first, when the operator began
 
     async def once(self) -> None:
         """Lists pods and objects, and puts into the queue what is new, changed or gone."""
@@ -147,7 +148,7 @@ class Resync:
         self.ready, self.last = True, self._clock()
 
     async def run(self) -> None:
-        """Until cancelled. Failures are said, and show in :meth:`healthy` when they last."""
+        """Runs until cancelled. Failures are logged, and show in :meth:`healthy` if they last."""
         while True:
             try:
                 await self.once()
@@ -158,9 +159,9 @@ class Resync:
             await asyncio.sleep(pause)
 
     def healthy(self) -> str | None:
-        """What is wrong, if anything."""
+        """What is wrong, in one line; None if nothing is."""
         now, limit = self._clock(), STALE_RESYNCS * self._settings.resync_s
-        limit = max(limit, 300.0)  # an API server that is away for minutes is no reason to start over
+        limit = max(limit, 300.0)  # restarting does not help while the API server is away for minutes
         if (age := now - self.last) > limit:
             return f"no list of objects for {age:.0f} s"
         if (age := self._workers.schedule.oldest(now)) > limit:
@@ -169,7 +170,7 @@ class Resync:
 
 
 async def serve_health(resync: Resync, port: int) -> web.AppRunner:
-    """``/healthz`` and ``/readyz``. (kopf's own endpoint cannot fail by what a probe found.)"""
+    """Serves ``/healthz`` and ``/readyz``. kopf has an endpoint too, but a probe's finding cannot make it fail."""
 
     async def healthz(_: web.Request) -> web.Response:
         wrong = resync.healthy()
@@ -187,5 +188,5 @@ async def serve_health(resync: Resync, port: int) -> web.AppRunner:
 
 
 def settings_of_kopf(settings: Settings) -> dict[str, Any]:
-    """Which namespaces kopf watches."""
+    """The arguments that tell kopf which namespaces to watch."""
     return {"namespaces": list(settings.namespaces)} if settings.namespaces else {"clusterwide": True}

@@ -1,8 +1,8 @@
 """The work queue: which objects to look at, and when.
 
-:class:`Schedule` is the whole logic, without a clock of its own: a key is in it at most once; adding it again can only
-make it due earlier; while it is being worked on it waits, and is due again afterwards; what fails comes back later and
-later. :class:`Workers` runs it.
+:class:`Schedule` is the whole logic and has no clock of its own. A key is in it at most once, and adding it again can
+only make it due earlier. A key that is added while it is being worked on is due again afterwards. A key that fails
+comes back, with a longer delay each time. :class:`Workers` runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eidolon_operator.kubernetes.world import ApiError, Key
 _log = logging.getLogger(__name__)
 
 BACKOFF_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
-#: A key is worked on at most so often, so that a thousand pods that become ready are not a thousand reconciles.
+#: Least time between two reconciles of a key, so that a thousand pods that become ready are not a thousand reconciles.
 SPACING_S: Final = 0.5
 
 
@@ -31,8 +31,8 @@ class Schedule:
         self._due: dict[Key, float] = {}  # waiting keys
         self._heap: list[tuple[float, int, Key]] = []  # entries that no longer agree with _due are skipped
         self._count = itertools.count()
-        self._again: dict[Key, float] = {}  # asked for while it is worked on
-        self._started: dict[Key, float] = {}  # being worked on, since when
+        self._again: dict[Key, float] = {}  # keys added while they are being worked on
+        self._started: dict[Key, float] = {}  # keys being worked on, and since when
         self._ended: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
 
@@ -63,21 +63,21 @@ class Schedule:
         return key
 
     def succeeded(self, key: Key, now: float, again: float | None) -> None:
-        """The work on a key is done; it is due again at a time, if ever."""
+        """Ends the work on a key. It is due again at ``again``, if that is given."""
         self._failures.pop(key, None)
         self._end(key, now, again)
 
     def failed(self, key: Key, now: float) -> float:
-        """The work on a key failed; it is due again later. Returns in how many seconds."""
+        """Ends work on a key that failed. Returns in how many seconds it is due again."""
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         delay = BACKOFF_S[min(count, len(BACKOFF_S) - 1)]
-        self._again.pop(key, None)  # an event is no reason to hurry
+        self._again.pop(key, None)  # a new event does not shorten the delay
         self._end(key, now, now + delay)
         return delay
 
     def oldest(self, now: float) -> float:
-        """For how many seconds something has been worked on, or overdue, at most."""
+        """The longest time, in seconds, that a key has been worked on or overdue."""
         due = self.next_due()
         waiting = [now - due] if due is not None else []
         return max([0.0, *waiting, *(now - since for since in self._started.values())])
@@ -88,7 +88,7 @@ class Schedule:
     def _end(self, key: Key, now: float, again: float | None) -> None:
         del self._started[key]
         self._ended[key] = now
-        if len(self._ended) > 2 * len(self._due) + 1024:  # of objects that are long gone
+        if len(self._ended) > 2 * len(self._due) + 1024:  # forget objects that are long gone
             self._ended = {other: end for other, end in self._ended.items() if end > now - self._spacing_s}
         asked = self._again.pop(key, None)
         times = [time for time in (again, asked) if time is not None]
@@ -97,7 +97,7 @@ class Schedule:
 
 
 class Workers:
-    """Runs what is due, a few keys at a time. ``work`` returns in how many seconds to look again, or None."""
+    """Works on the keys that are due, a few at a time. ``work`` returns in how many seconds to look again, or None."""
 
     def __init__(
         self, work: Callable[[Key], Awaitable[float | None]], *, most: int = 8, schedule: Schedule | None = None
@@ -114,7 +114,7 @@ class Workers:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Works until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -140,7 +140,7 @@ class Workers:
             again_s = await self._work(key)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # whatever it was: one object's trouble must not be everybody's
+        except Exception as error:  # of whatever kind: trouble with one object must not stop the others
             delay = self.schedule.failed(key, loop.time())
             told, known = str(error) or type(error).__name__, isinstance(error, ApiError)
             _log.warning("%s: %s; again in %g s", key, told, delay, exc_info=not known)

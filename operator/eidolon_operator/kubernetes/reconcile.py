@@ -1,10 +1,10 @@
 """One look at one object: read, decide, act.
 
 :meth:`Reconciler.reconcile` reads the object anew, gathers the world around it, asks :func:`decide` and does what it
-says. It may be interrupted anywhere and run again: names are deterministic, pods and secrets are only ever created
-(that one is there already is fine if it is ours), and everything else is server-side apply. What makes a reconcile
-necessary is found out without asking the API server (:mod:`.handlers`, :mod:`.cores`), so that an object at which
-nothing happens costs it nothing.
+says. It may be interrupted anywhere and run again. Names are deterministic, pods and secrets are only ever created (one
+that exists already is fine if it is ours), and everything else is server-side apply. The watches (:mod:`.handlers`,
+:mod:`.cores`) find out whether a reconcile is necessary, so an object at which nothing happens costs the API server
+nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from eidolon_operator.spec import Spec, SpecError
 
 _log = logging.getLogger(__name__)
 
-#: Pods of one object that are asked for at a time.
+#: Number of pods of one object that are created or deleted at a time.
 PARALLEL: Final = 16
-#: Pods that are looked up one by one, in case only the watch lost them.
+#: Number of missing pods that are looked up one by one, in case only the watch has lost them.
 LOOKUPS: Final = 5
 
 
 class Api(Protocol):
-    """What is needed of :class:`eidolon_operator.kubernetes.client.Api`."""
+    """The part of :class:`eidolon_operator.kubernetes.client.Api` that is needed here."""
 
     async def get(self, path: str) -> dict[str, Any] | None:
         """The object, or None if there is none."""
@@ -56,7 +56,7 @@ class Api(Protocol):
 
 
 class Cores(Protocol):
-    """What is needed of :class:`eidolon_operator.kubernetes.cores.CoreWatch`."""
+    """The part of :class:`eidolon_operator.kubernetes.cores.CoreWatch` that is needed here."""
 
     def follow(self, key: Key, pod: PodState | None) -> CoreReading | None:
         """What the core in this pod said last, if anything. It is asked from now on; None ends that."""
@@ -64,15 +64,15 @@ class Cores(Protocol):
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of an object between two looks; losing it costs a few requests."""
+    """What is remembered about an object between two looks. Losing it costs a few requests."""
 
     uid: str
     refused: dict[str, Refusal] = field(default_factory=dict)
-    prepared: int = 0  #: attempt whose secret and services are known to be there
+    prepared: int = 0  #: number of the attempt whose secret and services are known to exist
 
 
 class Reconciler:
-    """Brings objects to what their specs say. One call per key at a time (the queue sees to it)."""
+    """Brings objects to what their specs say. The queue makes sure that there is one call per key at a time."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Reconciler:
         self._runtime = settings.runtime()
         self._clock = clock
         self._memory: dict[Key, _Memory] = {}
-        #: The versions in which objects were last looked at, what was then written included.
+        #: The versions in which objects were last looked at, including what was then written.
         self.versions: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Looks at an object; returns in how many seconds to look again, or None if only an event can matter."""
         document = await self._api.get(objects_path(*key))
         if document is None or "deletionTimestamp" in document["metadata"]:
-            self._memory.pop(key, None)  # the garbage collector does the rest
+            self._memory.pop(key, None)  # the garbage collector removes what it owned
             self.versions.pop(key, None)
             self._cores.follow(key, None)
             return None
@@ -123,7 +123,7 @@ class Reconciler:
         refused = await self._make(key, attempt, decision.make, memory)
         if refused == memory.refused:
             return decision.again_s
-        memory.refused = refused  # it shows in the conditions
+        memory.refused = refused  # the conditions show it
         decision = self._decide(document, found, await self._world(key, document, spec, memory))
         document = await self._write(document, decision)
         self.versions[key] = document["metadata"]["resourceVersion"]
@@ -145,7 +145,7 @@ class Reconciler:
         return World(pods=own, core=reading, refused=dict(memory.refused))
 
     async def _look_up(self, key: Key, spec: Spec) -> None:
-        """A pod that is missing during a run ends it: so ask for it before that is believed."""
+        """Asks the API server for pods that are missing during a run, since a missing pod ends it."""
         wanted = [core_name(spec.name), *(server_name(spec.name, index) for index in range(spec.servers))]
         known = self._pods.of(key)
         missing = [name for name in wanted if name not in known]
@@ -157,7 +157,7 @@ class Reconciler:
     # -- act ---------------------------------------------------------------------------------------------------------
 
     async def _write(self, document: dict[str, Any], decision: Decision) -> dict[str, Any]:
-        """Writes the status where it changed, and tells of it."""
+        """Writes the status if it changed, and makes Events about the change."""
         old = document.get("status") or {}
         if decision.status == old:
             return document
@@ -174,7 +174,7 @@ class Reconciler:
             try:
                 event = build_event(document, note, self._clock())
                 await self._api.create(core_path("events", metadata["namespace"]), event)
-            except ApiError as error:  # told in vain: nothing depends on it
+            except ApiError as error:  # nothing depends on an Event
                 _log.debug("event: %s", error)
         return {**document, **written}
 
@@ -188,7 +188,7 @@ class Reconciler:
         await asyncio.gather(*(one(pod) for pod in pods))
 
     async def _make(self, key: Key, attempt: Attempt, names: tuple[str, ...], memory: _Memory) -> dict[str, Refusal]:
-        """Makes pods and what they need. Returns what could not be made and why; the first refusal ends it."""
+        """Makes pods and what they need, until one is refused. Returns what could not be made, and why."""
         if memory.prepared != attempt.number:
             if unprepared := await self._prepare(key, attempt):
                 return unprepared
@@ -203,13 +203,13 @@ class Reconciler:
                     refused[name] = refusal
 
         queue = iter(names)  # shared: each worker takes the next
-        if names[0] == core_name(attempt.name):  # alone: where there is no room for all, it goes before the servers
+        if names[0] == core_name(attempt.name):  # first and alone, so that it gets room before the servers do
             await worker([next(queue)])
         await asyncio.gather(*(worker(queue) for _ in range(min(PARALLEL, len(names)))))
         return refused
 
     async def _prepare(self, key: Key, attempt: Attempt) -> dict[str, Refusal]:
-        """Services and secret; the secret of the attempt before goes."""
+        """Makes the services and the secret, and deletes the secret of the attempt before."""
         now = dt.datetime.fromtimestamp(self._clock(), dt.UTC)
         for kind, manifest in (
             ("services", builders.build_headless_service(attempt)),
@@ -224,9 +224,9 @@ class Reconciler:
         return {}
 
     async def _create(self, key: Key, attempt: Attempt, kind: str, manifest: Mapping[str, Any]) -> Refusal | None:
-        """Creates something. That it is there already is success if it is ours; what may change is brought up to date.
+        """Creates an object. If it exists already and is ours, that is success, and a Service is brought up to date.
 
-        Created first and applied only then, since in most cases there is nothing yet: a request less for each.
+        Creating comes first since in most cases there is nothing yet, which saves a request.
         """
         name = manifest["metadata"]["name"]
         try:
@@ -236,11 +236,11 @@ class Reconciler:
                 return _refusal(error)
             there = await self._api.get(core_path(kind, key.namespace, name))
             if there is None:
-                return Refusal(Reason.CREATE_FAILED, error.message)  # gone in between: the next look makes it
+                return Refusal(Reason.CREATE_FAILED, error.message)  # it is gone by now, and the next look makes it
             if (refusal := _not_ours(there, attempt)) is not None:
                 return refusal
             made = there
-            if kind == "services":  # they may change with a newer operator; the others are only ever created
+            if kind == "services":  # a newer operator may change them; the others are only ever created
                 await self._api.apply(core_path(kind, key.namespace, name), manifest)
         if kind == "pods":
             self._pods.put(key, pod_state(made))
@@ -252,7 +252,7 @@ class _Found(NamedTuple):
 
     spec: Spec | None
     why: str = ""  #: if there is no spec: why the object cannot be run
-    unknown: tuple[str, ...] = ()  #: fields that are left aside; the definition in the cluster may be a newer one
+    unknown: tuple[str, ...] = ()  #: fields that are ignored, since the definition in the cluster may be newer
 
 
 def _read(document: Mapping[str, Any]) -> _Found:
@@ -288,7 +288,7 @@ def _not_ours(there: Mapping[str, Any], attempt: Attempt) -> Refusal | None:
 
 
 def _refusal(error: ApiError) -> Refusal:
-    """Why something was not made; raises again what is nobody's decision."""
+    """Why something was not made. Raises the error again if it was no decision of the API server."""
     if error.status in (0, 429) or error.status >= 500:
         raise error
     if error.cause == "NamespaceTerminating":

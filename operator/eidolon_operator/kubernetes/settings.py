@@ -1,4 +1,4 @@
-"""What the operator is told by its environment (the Helm chart's Deployment sets it)."""
+"""The operator's settings, read from environment variables that the Helm chart's Deployment sets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Settings:
 
 
 def read(environment: Mapping[str, str]) -> Settings:
-    """The settings in an environment; raises :class:`SettingsError`. Unset and empty are the same: the default."""
+    """The settings in an environment. A variable that is unset or empty means the default. Raises
+    :class:`SettingsError`."""
 
     def get(name: str, parse: Callable[[str], T]) -> T | None:
         text = environment.get(f"EIDOLON_{name}", "").strip()
@@ -92,7 +93,7 @@ def read(environment: Mapping[str, str]) -> Settings:
 
 
 def configure_logging(level: str) -> None:
-    """One line per event on stderr; kopf's own chatter only where it matters."""
+    """Logs one line per event to stderr, and of kopf's own messages only warnings."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
 

@@ -20,7 +20,7 @@ MAX_MESSAGE: Final = 1024
 MAX_NOTES: Final = 8
 MAX_NOTE: Final = 256
 
-#: What belongs to one attempt and goes when the next begins.
+#: Fields that belong to one attempt and are removed when the next begins.
 _OF_AN_ATTEMPT: Final = (
     *("runningTime", "completionTime", "readyServers", "step", "stepTimeNs", "stepTime", "throughput", "mfu"),
     *("peakMemoryBytes", "peakMemory", "costCoverage", "notes"),
@@ -91,12 +91,12 @@ class Reason(enum.StrEnum):
 
 
 class Draft:
-    """A status in the making: the old one, changed only where something changed."""
+    """A status in the making. It starts as the old one and changes only where something changed."""
 
     def __init__(self, old: Mapping[str, Any], *, generation: int, now: float) -> None:
         self.now = now
         self._generation = generation
-        # Of a newer operator there may be others: they go, since nobody keeps them true.
+        # A newer operator may have written others. They are removed, since nobody keeps them true.
         self._conditions: dict[str, dict[str, Any]] = {
             c["type"]: dict(c) for c in old.get("conditions", ()) if c["type"] in set(Kind)
         }
@@ -115,7 +115,7 @@ class Draft:
         return self._fields.get(name, default)
 
     def begin_attempt(self, number: int, runtime: Mapping[str, Any], *, since: str | None = None) -> None:
-        """Nothing of the attempt before holds for this one, but that it was. ``since``: when it began, if not now."""
+        """Removes what belongs to the attempt before. ``since`` is when the new one began, if not now."""
         for name in _OF_AN_ATTEMPT:
             self._fields.pop(name, None)
         self["attempt"] = number
@@ -123,7 +123,7 @@ class Draft:
         self["startTime"] = since or timestamp(self.now)
 
     def condition(self, kind: Kind, holds: bool | None, reason: str, message: str = "") -> None:
-        """Sets a condition. The time of its last transition moves only when it really turns."""
+        """Sets a condition. The time of its last transition changes only when its status does."""
         status = {True: "True", False: "False", None: "Unknown"}[holds]
         old = self._conditions.get(kind, {})
         since = old["lastTransitionTime"] if old.get("status") == status else timestamp(self.now)
@@ -137,7 +137,7 @@ class Draft:
         }
 
     def note(self, lines: Iterable[str]) -> None:
-        """Sets what is to be said of how exact the run is, and of what is not understood."""
+        """Sets the notes on what makes the run less exact and on what this version does not understand."""
         self["notes"] = [cut(line, MAX_NOTE) for line in lines][:MAX_NOTES] or None
 
     def fail(self, attempt: int, pod: PodState | None, reason: str, message: str, ended: Ended | None = None) -> None:
@@ -162,7 +162,7 @@ class Draft:
 
 
 def figures(draft: Draft, core: Mapping[str, Any]) -> None:
-    """What the simulation core says of the run's speed and size."""
+    """Copies what the simulation core says about the run's speed and memory."""
     step = core.get("step")
     if step:
         draft["step"] = int(step["index"])
@@ -179,7 +179,7 @@ def figures(draft: Draft, core: Mapping[str, Any]) -> None:
 
 
 def _throughput(step: Mapping[str, Any]) -> dict[str, Any] | None:
-    """In tokens, samples or else steps, whichever is known first."""
+    """Throughput of a step in tokens, samples or steps, whichever of them is known first."""
     rates = {"tokens/s": step.get("tokens_per_s"), "samples/s": step.get("samples_per_s")}
     rates["steps/s"] = 1e9 / step["time_ns"] if step["time_ns"] else None
     for unit, rate in rates.items():
@@ -190,7 +190,7 @@ def _throughput(step: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def failures_of(draft: Draft, attempt: int, pods: Iterable[PodState]) -> None:
-    """The containers that failed, with the line of their log that matters."""
+    """Adds the containers that failed, with the line of their log that matters."""
     for pod in sorted(pods, key=lambda pod: (pod.server is not None, pod.server or 0)):
         if not pod.failed:
             continue
@@ -201,12 +201,12 @@ def failures_of(draft: Draft, attempt: int, pods: Iterable[PodState]) -> None:
 
 
 def cut(text: str, length: int = 4096) -> str:
-    """The text, at most so long."""
+    """The text, shortened to at most ``length`` characters."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def names(items: Iterable[str], most: int = 5) -> str:
-    """``a, b, c and 7 more``."""
+    """The items in one phrase, such as ``a, b, c and 7 more``."""
     words = list(items)
     if len(words) <= most:
         return ", ".join(words)

@@ -1,8 +1,8 @@
-"""What is known of the cluster around an object: small facts, never whole bodies.
+"""What is known about the cluster around an object: small facts, never whole bodies.
 
-A :class:`PodState` is a few words of what a pod is and how it fares; :class:`Pods` keeps those of all pods of ours,
-fed by watch events and by lists. Events may be late, doubled or missing: a version number decides what is newer, and a
-list says what is gone.
+A :class:`PodState` holds a few facts about a pod. :class:`Pods` keeps those of all our pods, and is fed by watch events
+and by lists. Events may be late, doubled or missing, so a version number decides which is newer, and a list shows what
+is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from eidolon_operator.kubernetes.naming import LABEL_ATTEMPT, LABEL_OBJECT, LABEL_SERVER
 
-#: Why a pod ended, or waits, through no fault of what runs in it.
+#: Reasons why a pod ended through no fault of what runs in it.
 _DISRUPTED: Final = frozenset({"Evicted", "NodeLost", "Preempting", "NodeShutdown", "Terminated", "NodeAffinity"})
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _TROUBLE: Final = _IMAGE_TROUBLE | {
@@ -26,7 +26,7 @@ _TROUBLE: Final = _IMAGE_TROUBLE | {
 
 
 class Key(NamedTuple):
-    """Which object."""
+    """Namespace and name of an object."""
 
     namespace: str
     name: str
@@ -64,7 +64,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """What matters of a pod."""
+    """The facts about a pod that matter."""
 
     name: str
     uid: str
@@ -74,12 +74,12 @@ class PodState:
     phase: str
     ready: bool = False
     terminating: bool = False
-    disrupted: bool = False  #: taken away by the cluster, not ended by itself
-    reason: str = ""  #: why it does not get on, one word of ours: Unschedulable, ImagePullFailed, ContainerFailed
+    disrupted: bool = False  #: the cluster took it away; it did not end by itself
+    reason: str = ""  #: why it makes no progress, as a reason of ours: Unschedulable, ImagePullFailed, ContainerFailed
     message: str = ""
     ended: tuple[Ended, ...] = ()
     address: str = ""
-    version: int = field(default=0, compare=False)  #: newer words may say the same
+    version: int = field(default=0, compare=False)  #: two versions may say the same
 
     @property
     def failed(self) -> bool:
@@ -92,7 +92,7 @@ class PodState:
         return self.phase in ("Succeeded", "Failed")
 
     def ended_by(self, time: float) -> bool:
-        """Whether one of its containers had failed by then."""
+        """Whether one of its containers had failed by a time (seconds since 1970)."""
         return any(ended.at <= time for ended in self.ended)
 
 
@@ -121,7 +121,7 @@ class World:
 
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
-    """The facts of a pod as the API server shows it."""
+    """The facts about a pod, from its object in the API."""
     metadata, status = pod["metadata"], pod.get("status", {})
     labels = metadata.get("labels", {})
     owner = next((ref["uid"] for ref in metadata.get("ownerReferences", ()) if ref.get("controller")), "")
@@ -149,7 +149,7 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
 
 
 class Pods:
-    """The facts of all pods of ours, by object."""
+    """The facts about all our pods, by object."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[str, PodState]] = {}
@@ -163,7 +163,7 @@ class Pods:
         return self._by_key.keys()
 
     def put(self, key: Key, state: PodState) -> bool:
-        """Takes in a pod, unless something newer is known of it. Whether that says anything new."""
+        """Takes in a pod, unless something newer is known about it. Returns whether that changed anything."""
         known = self._by_key.setdefault(key, {}).get(state.name)
         if known is not None and known.uid == state.uid and state.version < known.version:
             return False
@@ -179,9 +179,9 @@ class Pods:
                 del self._by_key[key]
 
     def replace(self, listed: Iterable[tuple[Key, PodState]], *, version: int) -> set[Key]:
-        """Takes in a whole list, made at ``version``: what is not in it and not newer than it is gone.
+        """Takes in a whole list that was made at ``version``. A pod that is not in it and not newer than it is gone.
 
-        Returns the objects of which it says anything new.
+        Returns the objects whose pods have changed.
         """
         changed: set[Key] = set()
         present: dict[Key, set[str]] = {}
@@ -204,7 +204,7 @@ def key_of(pod: Mapping[str, Any]) -> Key | None:
 
 
 def timestamp(now: float) -> str:
-    """A time of the API: seconds since 1970 as RFC 3339."""
+    """A time in seconds since 1970 as the API writes it (RFC 3339), without fractions."""
     return dt.datetime.fromtimestamp(int(now), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

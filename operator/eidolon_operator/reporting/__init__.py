@@ -1,1 +1,1 @@
-"""What a run left behind, made readable: one run as a page or as text, two runs side by side."""
+"""Reports on finished runs: one run as a page or as text, or two runs side by side."""

@@ -1,9 +1,8 @@
 """Charts as SVG, by pure functions from numbers to text.
 
 Each returns one ``<svg>`` that scales to the width it is given. Colours are CSS variables (``--c0`` ... of the page),
-so that a chart follows the page into dark mode; the exact value of every mark stands in a ``<title>``, which browsers
-show as a tooltip. Text is measured by a rule of thumb (:func:`text_width`): enough to keep labels from running into
-each other.
+so that a chart follows the page into dark mode. The exact value of every mark is in a ``<title>``, which browsers show
+as a tooltip. Text is measured by a rule of thumb (:func:`text_width`), well enough to keep labels apart.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named row of values; ``color`` is the number of a colour of the page."""
+    """A named row of values. ``color`` is the number of a colour of the page."""
 
     name: str
     values: Sequence[float]
@@ -30,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One horizontal bar: its label, its value, what it is held against."""
+    """One horizontal bar with its label, its value and the limit that it is shown against."""
 
     label: str
     value: float
@@ -40,19 +39,19 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a heat map; ``share`` from 0 to 1 colours it."""
+    """One cell of a heat map. ``share``, from 0 to 1, colours it."""
 
     share: float
     title: str
 
 
 def text_width(text: str, size: float = _FONT) -> float:
-    """About how wide a text is."""
+    """Approximate width of a text."""
     return len(text) * size * 0.58
 
 
 def ticks(least: float, most: float, count: int = 5) -> list[float]:
-    """Round numbers that cover the range: 1, 2 or 5 times a power of ten apart."""
+    """Round numbers that cover the range. Their distance is 1, 2 or 5 times a power of ten."""
     if most <= least:
         most = least + 1
     raw = (most - least) / max(1, count)
@@ -63,7 +62,7 @@ def ticks(least: float, most: float, count: int = 5) -> list[float]:
 
 
 def lines(labels: Sequence[str], series: Sequence[Series], form: Format, *, title: str, height: int = 240) -> str:
-    """Values over an ordered axis. The vertical axis begins at 0 unless that would hide what there is to see."""
+    """A line chart of values over an ordered axis. The vertical axis begins at 0 unless that would hide differences."""
     values = [value for one in series for value in one.values]
     if not values:
         return ""
@@ -95,7 +94,7 @@ def lines(labels: Sequence[str], series: Sequence[Series], form: Format, *, titl
 
 
 def stacks(labels: Sequence[str], series: Sequence[Series], form: Format, *, title: str, height: int = 240) -> str:
-    """Columns of parts that add up."""
+    """Columns of stacked parts."""
     count = len(labels)
     totals = [sum(one.values[i] for one in series) for i in range(count)]
     if not count or max(totals) <= 0:
@@ -125,7 +124,7 @@ def stacks(labels: Sequence[str], series: Sequence[Series], form: Format, *, tit
 
 
 def share_bar(series: Sequence[Series], form: Format, *, title: str) -> str:
-    """One bar of parts of a whole: the first value of each series."""
+    """One bar with the parts of a whole, which are the first values of the series."""
     total = sum(one.values[0] for one in series)
     if total <= 0:
         return ""
@@ -148,7 +147,7 @@ def share_bar(series: Sequence[Series], form: Format, *, title: str) -> str:
 
 
 def bars(rows: Sequence[Bar], form: Format, *, title: str) -> str:
-    """Horizontal bars, each against its limit."""
+    """Horizontal bars, each shown against its limit."""
     if not rows:
         return ""
     pitch = 24 if len(rows) <= 24 else 18
@@ -174,7 +173,7 @@ def bars(rows: Sequence[Bar], form: Format, *, title: str) -> str:
 
 
 def heat_map(rows: Sequence[tuple[str, Sequence[Cell | None]]], columns: Sequence[str], *, title: str) -> str:
-    """Rows of cells, lighter for less and darker for more; None leaves a gap."""
+    """A heat map of rows of cells, darker for more. None leaves a gap."""
     if not rows or not columns:
         return ""
     left = max(text_width(label) for label, _ in rows) + 14
@@ -244,7 +243,7 @@ def _axis(plot: _Plot, scale: Sequence[float], form: Format) -> str:
 
 
 def _below(labels: Sequence[str], at: Sequence[float], y: float) -> str:
-    """As many labels as fit."""
+    """The labels of the axis, as many as fit."""
     if len(at) > 1:
         widest = max(text_width(label) for label in labels) + 10
         every = max(1, math.ceil(widest / (at[1] - at[0])))

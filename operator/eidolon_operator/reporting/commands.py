@@ -1,4 +1,4 @@
-"""``eidolon report`` and ``eidolon compare``: what to make of the directories of runs."""
+"""``eidolon report`` and ``eidolon compare``: reports on the directories of runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Heat maps of the links of a run's network: one for each tier and direction.
 
-Links are named by their ends, e.g. ``server3/gpu2>server3/nvswitch``. Where one end is a GPU or NIC of a server, a map
-has a row for each server and a column for each of them. Links between switches fill rows one after the other.
+Links are named by their ends, for example ``server3/gpu2>server3/nvswitch``. If one end is a GPU or NIC of a server, a
+map has a row for each server and a column for each GPU or NIC. Links between switches fill rows one after the other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from eidolon_operator.reporting import charts
 from eidolon_operator.reporting.charts import Cell
 from eidolon_operator.reporting.model import Run
 
-PER_ROW: Final = 16  #: links of switches
-MOST_SERVERS: Final = 128  #: rows of a map; of more, those with the busiest links
+PER_ROW: Final = 16  #: columns of a map of links between switches
+MOST_SERVERS: Final = 128  #: most rows of a map; those with the busiest links are chosen
 _DEVICE: Final = re.compile(r"server(\d+)/(?:gpu|nic)(\d+)")
 _OLDER: Final = re.compile(r"(.*?) (\d+)/(\d+)")  # ``nic out 3/2``
 
@@ -27,7 +27,7 @@ class _Place(NamedTuple):
 
 
 def heat_maps(run: Run) -> list[tuple[str, str]]:
-    """(title, SVG) of each kind of link that carried anything."""
+    """Title and SVG for each kind of link that carried anything."""
     links = run.summary.get("links") or []
     seconds = sum(step["time_ns"] for step in run.training) / 1e9
     if not links or not seconds:
@@ -52,7 +52,7 @@ def heat_maps(run: Run) -> list[tuple[str, str]]:
 
 
 def _place(link: Mapping[str, Any]) -> _Place | None:
-    """Which way from or to which device a link goes; None for one between switches."""
+    """The device that a link goes to or from, and the direction. None for a link between switches."""
     source, _, target = link["name"].partition(">")
     for end, way in ((source, "out"), (target, "in")):
         if found := _DEVICE.fullmatch(end):

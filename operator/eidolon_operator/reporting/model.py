@@ -1,6 +1,6 @@
-"""What is known of a finished run (or one still under way), read from its directory.
+"""What is known about a run, finished or still under way, from the files in its directory.
 
-``summary.json`` is written at the end of a run; of one that has not ended there are ``plan.json`` and the steps in
+``summary.json`` is written at the end of a run. A run that has not ended has ``plan.json`` and the steps in
 ``progress.jsonl``. Fields that an older version did not write are empty here, and their sections are left out.
 """
 
@@ -28,7 +28,7 @@ PARTS: Final = (
 
 
 class ReportError(Exception):
-    """The directory holds no run; the message says what is missing."""
+    """The directory holds no run. The message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class Run:
 
     @property
     def cluster(self) -> str:
-        """``2 servers x 8 h100-sxm``."""
+        """The hardware in a phrase, such as ``2 servers x 8 h100-sxm``."""
         servers = self.core.get("servers", 1)
         groups = self.core.get("server_groups") or [self.core]
         gpu = "/".join(dict.fromkeys(group.get("gpu", "GPU") for group in groups))
         return f"{servers} server{'s' if servers != 1 else ''} x {self.core.get('gpus_per_server', 1)} {gpu}"
 
     def capacity_bytes(self, device: str) -> int:
-        """Memory of a device, ``server/device``; 0 if the plan is not there."""
+        """Memory of the device ``server/device``. It is 0 if the plan is not there."""
         return capacities(self.core)[int(device.partition("/")[0])] if self.core else 0
 
     @property
@@ -76,11 +76,11 @@ class Run:
 
     @property
     def training(self) -> Sequence[Mapping[str, Any]]:
-        """Final steps without the start-up."""
+        """All final steps but the start-up."""
         return [step for step in self.steps if step["name"] != STARTUP]
 
     def median(self, field: str) -> float | None:
-        """Of a step's field over the training steps that have it."""
+        """Median of a field over the training steps that have it. None if none has."""
         values = [step[field] for step in self.training if step.get(field) is not None]
         return statistics.median(values) if values else None
 
@@ -93,14 +93,14 @@ class Run:
         return dict(sorted(found.items(), key=lambda item: device_order(item[0])))
 
     def split(self) -> dict[str, float]:
-        """Mean of each part (ns) over the training steps; empty where it was not recorded."""
+        """Mean of each part over the training steps, in ns. Empty if the parts were not recorded."""
         splits = [step["split"] for step in self.training if step.get("split")]
         if not splits:
             return {}
         return {field: statistics.fmean(split.get(field, 0) for split in splits) for field, _ in PARTS}
 
     def real_ratio(self) -> float | None:
-        """Simulated over real seconds."""
+        """Simulated seconds per real second. None if it is not known."""
         wall = self.summary.get("wall_s")
         return self.summary["virtual_ns"] / 1e9 / wall if wall else None
 
@@ -122,7 +122,7 @@ def read(directory: Path) -> Run:
 
 
 def device_order(device: str) -> tuple[int, ...]:
-    """Sorts ``server/device``."""
+    """Key that sorts ``server/device`` by numbers."""
     return tuple(int(part) for part in device.split("/"))
 
 
@@ -148,5 +148,5 @@ def _lines(path: Path) -> list[dict[str, Any]] | None:
         try:
             found.append(json.loads(line))
         except ValueError:
-            break  # being written
+            break  # the last line is still being written
     return found

@@ -1,6 +1,7 @@
-"""One run, or two, as a self-contained HTML page: no script, no font, no image from anywhere.
+"""One run, or two, as a self-contained HTML page without scripts, fonts or images from elsewhere.
 
-Pure functions from :class:`~eidolon_operator.reporting.model.Run` to text. What a run does not know has no section.
+Pure functions make the text from a :class:`~eidolon_operator.reporting.model.Run`. A section is left out if the run has
+no data for it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from eidolon_operator.reporting.model import PARTS, Run
 from eidolon_operator.reporting.tables import Figure, Table
 from eidolon_operator.units import format_bytes, format_ns
 
-MOST_DEVICES: Final = 64  #: with a bar of their own; of more, those with the greatest peaks
-MOST_STEPS: Final = 400  #: in a chart: of more, the last
-MOST_ROWS: Final = 12  #: of a table before the rest is folded away
+MOST_DEVICES: Final = 64  #: number of devices with a bar of their own; those with the greatest peaks are chosen
+MOST_STEPS: Final = 400  #: most steps in a chart; the last are chosen
+MOST_ROWS: Final = 12  #: rows of a table that are not folded away
 _SOURCES: Final = {"measured": 2, "interpolated": 0, "roofline": 1, "unknown": 5}
 
 
 def render(run: Run) -> str:
-    """The report of one run."""
+    """The page about one run."""
     sections = [_steps(run), _split(run), _memory(run), _collectives(run), _fabric(run), _coverage(run)]
     sections += [_findings(run), _configuration(run)]
     ranks = run.summary.get("ranks")
@@ -39,7 +40,7 @@ def render(run: Run) -> str:
 
 
 def render_comparison(a: Run, b: Run) -> str:
-    """Two runs side by side."""
+    """The page that compares two runs."""
     head = (
         f"<header><h1>{escape(a.name)} <small>and</small> {escape(b.name)}</h1>"
         f"<p>{escape(a.cluster)}, and {escape(b.cluster)}</p></header>"

@@ -1,4 +1,4 @@
-"""The figures of runs as rows of text: what pages and Markdown both show."""
+"""The figures of runs as rows of text, which pages and Markdown both show."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final, NamedTuple
 from eidolon_operator.reporting.model import PARTS, Run
 from eidolon_operator.units import format_bytes, format_count, format_ns
 
-#: Keys of the plan that a reader of the configuration does not miss.
+#: Keys of the plan that the configuration of a run does not show.
 _HIDDEN: Final = frozenset(
     ("token", "attempt", "startup_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
 )
 
 
 class Table(NamedTuple):
-    """``numbers``: columns that are numbers, and so stand to the right."""
+    """Rows of text under a header. ``numbers`` are the columns with numbers, which are aligned to the right."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A headline number."""
+    """A number for the head of a report."""
 
     name: str
     value: str
@@ -31,7 +31,7 @@ class Figure(NamedTuple):
 
 
 def headline(run: Run) -> list[Figure]:
-    """The numbers that a run is made for."""
+    """The most important numbers of a run."""
     out = []
     time = run.median("time_ns")
     count = len(run.training)
@@ -59,7 +59,7 @@ def headline(run: Run) -> list[Figure]:
 
 
 def collectives(run: Run) -> Table | None:
-    """By kind of collective, over the training steps."""
+    """Counts, bytes and times by kind of collective, over the training steps."""
     kinds = run.summary.get("collectives")
     steps = len(run.training)
     if not kinds or not steps:
@@ -83,7 +83,7 @@ def collectives(run: Run) -> Table | None:
 
 
 def stragglers(run: Run, most: int = 8) -> Table | None:
-    """Ranks that others waited for: those that waited least themselves."""
+    """Ranks that others waited for, which are those that waited least themselves."""
     rows = run.summary.get("ranks_split") or []
     steps = len(run.training)
     if len(rows) < 2 or not steps or all(row.get("wait_ns") is None for row in rows):
@@ -103,7 +103,7 @@ def stragglers(run: Run, most: int = 8) -> Table | None:
 
 
 def steps(run: Run) -> Table:
-    """Every step."""
+    """A row for every step."""
     header = ["step", "time"]
     rates = [field for field in ("tokens_per_s", "samples_per_s", "mfu") if run.median(field) is not None]
     header += [{"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "mfu": "MFU"}[field] for field in rates]
@@ -133,7 +133,7 @@ def coverage(run: Run) -> Table | None:
 
 
 def findings(run: Run) -> list[tuple[str, Table]]:
-    """What makes the figures worth less than they look, longest first."""
+    """What makes the figures less trustworthy, longest first."""
     summary = run.summary
     calls = sorted(summary.get("unmodelled", ()), key=lambda item: (-item["count"], item["name"]))
     reads = sorted(summary.get("unknown_reads", ()), key=lambda item: (-item["count"], item["site"]))
@@ -171,12 +171,12 @@ def findings(run: Run) -> list[tuple[str, Table]]:
 
 
 def configuration(run: Run) -> Table:
-    """What was asked for: the core's section of the plan, flattened."""
+    """The configuration of a run: the core's section of the plan, flattened."""
     return Table(("setting", "value"), [(key, _value(key, value)) for key, value in flat(run.core).items()])
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as ``a.b``, without what nobody looks for and what is not set."""
+    """The section with nested keys as ``a.b``, without hidden keys and those that are not set."""
     found: dict[str, Any] = {}
     for key, value in section.items():
         if key in _HIDDEN or value is None:
@@ -234,7 +234,7 @@ def differences(a: Run, b: Run) -> Table | None:
 
 
 def markdown(table: Table) -> str:
-    """A table as GitHub shows it."""
+    """A table in GitHub's Markdown."""
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

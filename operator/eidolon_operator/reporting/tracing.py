@@ -1,4 +1,4 @@
-"""``eidolon trace``: the timeline of a recorded run, for a person or for another simulator."""
+"""``eidolon trace``: the timeline of a recorded run, to look at or for another simulator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write(directory: Path) -> int:
-    """Writes the whole trace of a run, as the verb does without options; returns the exit code."""
+    """Writes the whole trace of a run, as the verb does without options. Returns the exit code."""
     return run(argparse.Namespace(run=directory, steps=None, ranks=None, format="perfetto", out=None))
 
 
