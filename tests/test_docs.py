@@ -122,6 +122,27 @@ def test_targets_that_the_text_names_are_there(page: Path) -> None:
     assert [word for word in wanted if word not in targets()] == []
 
 
+def defines(path: Path, function: str) -> bool:
+    """Whether a file of Python or C++ has the definition of a function."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        return re.search(rf"^ *def {function}\(", text, re.MULTILINE) is not None
+    return re.search(rf"^[A-Za-z].*\b{function}\([^;]*?\{{$", text, re.MULTILINE) is not None
+
+
+def test_the_walk_goes_through_functions_that_are_there() -> None:
+    page = (ROOT / "docs" / "walkthrough.md").read_text("utf-8")
+    kernel, collective = page.split("\n## ")[1:]
+    assert len(re.findall(r"^\d+\. ", page, re.MULTILINE)) == len(stops(kernel)) + len(stops(collective))
+    assert 1 <= len(stops(kernel)) <= 12
+    assert [stop for stop in stops(kernel) + stops(collective) if not defines(ROOT / stop[0], stop[1])] == []
+
+
+def stops(section: str) -> list[tuple[str, str]]:
+    """Files and functions of a walk."""
+    return re.findall(r"^\d+\. `([^`]+)`: `(\w+)`\.", section, re.MULTILINE)
+
+
 def targets() -> set[str]:
     """Of the Makefile."""
     makefile = (ROOT / "Makefile").read_text("utf-8")
