@@ -1,6 +1,6 @@
 """Estimate over measurement of device times, on profiler traces of real H100s and on GEMMs held out of their table.
 
-    python -m bench.cost_fit TRACE.json.gz ...
+    python -m bench.cost_fit TRACE ...
 
 For each trace twice: with the tables as they are made from all traces (how well a table gives back what it holds), and
 with only the other traces' points (how well it carries over to another model). Traces whose names begin alike

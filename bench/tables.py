@@ -1,6 +1,6 @@
 """Makes the cost tables that come with the package from profiler traces and published measurements.
 
-    python -m bench.tables --gpu h200 --traces TRACE.json.gz ... [--add] --operators operators.parquet ...
+    python -m bench.tables --gpu h200 --traces TRACE ... [--add] --operators operators.parquet ...
     python -m bench.tables --gemm gemm_perf.parquet
     python -m bench.tables --gpu h200 --copies operators.parquet
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import bisect
-import gzip
 import json
 import statistics
 from collections import defaultdict
@@ -27,6 +26,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bench import operator_table, trace_signatures
+from bench.trace_files import complete_events
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.costs import published
@@ -48,11 +48,10 @@ Point = tuple[float, int]
 
 def collectives(path: Path) -> list[tuple[float, float]]:
     """(begin, end) in nanoseconds of the collectives of a trace, in order."""
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     return sorted(
         (1e3 * float(e["ts"]), 1e3 * (float(e["ts"]) + float(e["dur"])))
-        for e in events
-        if e.get("ph") == "X" and e.get("cat") == "kernel" and "nccl" in e["name"]
+        for e in complete_events(path)
+        if e.get("cat") == "kernel" and "nccl" in e["name"]
     )
 
 
@@ -179,7 +178,7 @@ def measured_copies(paths: list[Path], gpu: str) -> dict[Sort, list[float]]:
 
 def write_copies(paths: list[Path], gpu: str, note: str) -> None:
     """The table of copies: the operator set's of a GPU and those of the traces."""
-    found = traced_copies(sorted(TRACES.glob("*.gz"))) | measured_copies(paths, f"{gpu}-sxm")
+    found = traced_copies(sorted(TRACES.glob("*.parquet"))) | measured_copies(paths, f"{gpu}-sxm")
     rows = sorted((key, mean(ns), len(ns)) for key, ns in found.items())
     columns: dict[str, list[Any]] = {
         key: [row[0][i] for row in rows] for i, key in enumerate(("kind", "name", "pinned", "bytes", "gpu"))

@@ -8,7 +8,6 @@ with shapes recorded, as ``eidolon profile script`` writes them.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.trace_files import complete_events
 from eidolon_simcore.signature import Signature
 
 #: c10::ScalarType's number, bytes, cudaDataType, cudnnDataType of a trace's type names
@@ -94,8 +94,7 @@ def read_step(path: Path) -> Step:
 
 def _events(path: Path) -> list[dict[str, Any]]:
     """Those with a length; what a device did has ``issued``: when the host launched it."""
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
+    events = complete_events(path)
     calls = {e["args"].get("correlation"): e["ts"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
     for event in events:
         if event.get("cat") in _DEVICE:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import truth_files
 from bench.fidelity import running
 from bench.fidelity.truth import TRUTH, outside
 
@@ -62,7 +63,7 @@ class Line:
     @property
     def cwd(self) -> Path:
         if self.titan:
-            return TRUTH / "frameworks" / "titan"
+            return truth_files.titan()
         return TRUTH if (TRUTH / self.fields["script"]).exists() else TRUTH / "frameworks"
 
     @property

@@ -125,7 +125,7 @@ def run(name: str, limit_s: float) -> Comparison | running.Done:
             done = running.run(cluster, command, out=Path(out), limit_s=limit_s, cwd=titan.cwd, site=site)
         if done.code != 0:
             return done
-        seen, late = real(TRACES / f"{name}.json.gz")
+        seen, late = real(TRACES / f"{name}.parquet")
         here = simulated(Path(out), late)
     return Comparison(seen, here, *launches(seen, here))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.fidelity.running import CACHE, FRAMEWORKS
+from bench.truth_files import titan
 from e2e.runs import BIN, MARK, REPOSITORY, Result, environment, nothing_is_left
 
 __all__ = ["nothing_is_left"]
@@ -62,6 +63,7 @@ def train(tmp_path: Path) -> Train:
     A run that is over its limit ends itself and says who waits for whom; one that does not is asked to, as by Ctrl-C.
     """
     count = 0
+    titan()  # the examples are started from this folder
 
     def start(*arguments: str, limit_s: float, cwd: Path = REPOSITORY, site: Path = FRAMEWORKS) -> Result:
         nonlocal count

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.truth_files import titan
 from e2e.frameworks.conftest import Train
 from e2e.frameworks.test_examples import EXAMPLES, plain
-from e2e.runs import REPOSITORY, Result
+from e2e.runs import Result
 
 pytestmark = pytest.mark.slow
-TITAN = REPOSITORY / "bench" / "truth" / "frameworks" / "titan"
 
 
 def run(train: Train, script: str, *arguments: str) -> Result:
@@ -46,7 +46,7 @@ def test_torchtitan_goes_on_from_a_distributed_checkpoint(train: Train, tmp_path
         keep = f"--checkpoint.enable --checkpoint.no_last_save_model_only --job.dump_folder={tmp_path}/titan"
         options = f"--metrics.log_freq=1 --training.steps={last} {small} {keep}".split()
         spec = tmp_path / "checkpoint.yaml"
-        spec.write_text(TORCHTITAN.format(directory=TITAN, arguments=", ".join(options)))
+        spec.write_text(TORCHTITAN.format(directory=titan(), arguments=", ".join(options)))
         return train(str(spec), limit_s=420)
 
     first = steps(2)

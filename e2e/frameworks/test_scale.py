@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from bench.truth_files import titan
 from e2e.frameworks.conftest import Train
 from e2e.frameworks.test_examples import plain
-from e2e.runs import REPOSITORY, Result
+from e2e.runs import Result
 from eidolon_operator.machine import machine_memory
 
 pytestmark = pytest.mark.slow
-TITAN = REPOSITORY / "bench" / "truth" / "frameworks" / "titan"
 RANK_BYTES = 380 << 20  #: private memory of a rank of TorchTitan's, 355 MiB, and its share of agent and launcher
 LOG = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) .*mfu: +([\d.]+)%")
 
@@ -20,7 +20,7 @@ LOG = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) .*mfu: +
 def torchtitan(train: Train, servers: int, gpus: int, options: str, *cluster: str, limit_s: float = 1200) -> Result:
     shape = ["--servers", str(servers), "--gpus-per-server", str(gpus), "--gpu", "h100-sxm", "--launcher", "torchrun"]
     command = f"-m torchtitan.train --metrics.log_freq=1 --model.name=llama3 {options}"
-    return train(*shape, *cluster, "--", *command.split(), limit_s=limit_s, cwd=TITAN)
+    return train(*shape, *cluster, "--", *command.split(), limit_s=limit_s, cwd=titan())
 
 
 @pytest.mark.parametrize("servers", [4, 8, 16])
