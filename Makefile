@@ -65,15 +65,22 @@ FRAMEWORKS := torch==2.11.0 torchtitan==0.2.2 'deepspeed>=0.19.8,<0.20' 'megatro
   'torchao>=0.18,<0.19' \
   'transformers>=5.17,<6' 'accelerate>=1.15,<2' 'lightning>=2.6,<3' numpy
 
-setup-frameworks: $(CACHE)/frameworks/.stamp
+TITAN := build/truth/titan/.sha256
+
+setup-frameworks: $(CACHE)/frameworks/.stamp $(TITAN)
 
 $(CACHE)/frameworks/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/frameworks --compile-bytecode $(FRAMEWORKS)
 	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/frameworks
 	@touch $@
 
+# The folder from which TorchTitan is started: a dataset and a tokenizer.
+$(TITAN): bench/truth/SHA256SUMS bench/truth_files.py
+	$(PYTHON) -m bench.truth_files
+	@touch $@
+
 # TorchTitan 0.3, on the torch that it needs.
-setup-torchtitan03: $(CACHE)/torchtitan03/.stamp
+setup-torchtitan03: $(CACHE)/torchtitan03/.stamp $(TITAN)
 
 $(CACHE)/torchtitan03/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 	$(PYTHON) tools/bootstrap.py $(CACHE)/torchtitan03 --compile-bytecode torch==2.14.1 torchtitan==0.3.0 'torchao>=0.18,<0.19' numpy
@@ -176,6 +183,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/rumdl check --quiet .
+	$(BIN)/python tools/sizes.py
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.cpp' '*.h')
 
 # Slow: reads every native source with all its headers.
