@@ -6,6 +6,7 @@ the newest Kubernetes that the tools know, and the operator can do what it must 
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping
@@ -426,6 +427,27 @@ def test_defaults_are_the_operators_own() -> None:
     """What the chart sets where a value is null is what the operator would take by itself."""
     found = settings.read(environment(render({"operator": None, "image": {"pullPolicy": None}, "runAsUser": None})))
     assert found == settings.Settings(found.core_image, found.interposer_image)
+
+
+FALLBACKS = [
+    *("image.registry", "image.pullPolicy", "image.operator.repository", "image.core.repository"),
+    *("image.interposer.repository", "watch.scope", "operator.resyncSeconds", "operator.logLevel"),
+    *("serviceMonitor.interval", "serviceMonitor.scrapeTimeout", "serviceMonitor.dcgm"),
+    *("dashboards.label", "dashboards.labelValue", "networkPolicy.apiServerPorts"),
+]
+
+
+@pytest.mark.parametrize("path", FALLBACKS)
+def test_what_a_template_takes_for_null_is_the_default_of_the_values(path: str) -> None:
+    """Helm removes a value that is null, so templates repeat defaults of values.yaml."""
+    enabled: dict[str, Any] = {name: {"enabled": True} for name in ("serviceMonitor", "dashboards", "networkPolicy")}
+    nulled = copy.deepcopy(enabled)
+    *parents, last = path.split(".")
+    node = nulled
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = None
+    assert render(nulled) == render(enabled)
 
 
 def test_names_hold_the_release_where_it_is_another() -> None:
