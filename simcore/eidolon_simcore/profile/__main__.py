@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +16,31 @@ from . import calibrate, host, measure, nccl, operators, output, script, sustain
 
 def main(argv: list[str] | None = None) -> None:
     """Runs one kind of measurement and writes its table."""
+    arguments = _parser().parse_args(argv)
+    if not torch.cuda.is_available():
+        raise SystemExit("eidolon profile: PyTorch sees no CUDA GPU")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.kind == "calibrate":
+        calibrate.run(arguments.out / "host.yaml", arguments.note, _say)
+        return
+    if arguments.kind == "operators" and arguments.rehearse:
+        cases = _cases(arguments)
+        print(f"{measure.rehearse(cases, _say)} of {len(cases)} cases run")
+        return
+    rank = int(os.environ.get("RANK", "0"))
+    if arguments.kind == "script":
+        target = arguments.out / f"script-{rank}.trace.json.gz"
+        script.record(arguments.script, arguments.arguments, target, steps=arguments.steps)
+        if rank:
+            return
+    table = output.Table(arguments.out / arguments.kind, output.provenance(arguments.note))
+    for row in _rows(arguments):
+        table.add(**row)
+    if not rank:
+        table.save()
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="eidolon profile", description="Measures a real GPU for the cost tables.")
     parser.add_argument("--out", type=Path, default=Path("eidolon-profile"), help="folder of the tables")
     parser.add_argument("--note", default="", help="what else to remember of this machine")
@@ -31,62 +58,50 @@ def main(argv: list[str] | None = None) -> None:
     one.add_argument("--steps", type=int, default=script.SKIP, help="optimizer steps before the recorded one")
     one.add_argument("script")
     one.add_argument("arguments", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        raise SystemExit("eidolon profile: PyTorch sees no CUDA GPU")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    deadline = measure.Deadline(arguments.budget_s)
-    cases = []
-    if arguments.kind == "operators":
-        cases = operators.operator_set(arguments.quick, arguments.families)
-        if not cases:
-            raise SystemExit(f"eidolon profile: --families {' '.join(arguments.families)}: no such family of operators")
-    if cases and arguments.rehearse:
-        print(f"{measure.rehearse(cases, _say)} of {len(cases)} cases run")
-        return
-    if arguments.kind == "calibrate":
-        calibrate.run(arguments.out / "host.yaml", arguments.note, _say)
-        return
-    rank = int(os.environ.get("RANK", "0"))
-    if arguments.kind == "script":
-        target = arguments.out / f"script-{rank}.trace.json.gz"
-        script.record(arguments.script, arguments.arguments, target, steps=arguments.steps)
-        if rank:
-            return
-    table = output.Table(arguments.out / arguments.kind, output.provenance(arguments.note))
+    return parser
+
+
+def _cases(arguments: argparse.Namespace) -> list[measure.Case]:
+    cases = operators.operator_set(arguments.quick, arguments.families)
+    if not cases:
+        raise SystemExit(f"eidolon profile: --families {' '.join(arguments.families)}: no such family of operators")
+    return cases
+
+
+def _rows(arguments: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+    """Rows of the table of this kind, as they are measured."""
     match arguments.kind:
         case "operators":
-            for result in measure.measure(cases, _say):
-                for index, kernel in enumerate(result.kernels):
-                    table.add(
-                        family=result.case.family,
-                        op=result.case.op,
-                        facts=result.case.facts,
-                        index=index,
-                        kernel=kernel.name,
-                        grid=kernel.grid,
-                        block=kernel.block,
-                        warm_ns=kernel.warm_ns,
-                        cold_ns=kernel.cold_ns,
-                        before_mhz=result.before_mhz,
-                        after_mhz=result.after_mhz,
-                    )
-                if deadline.left_s < 0:
-                    break
+            yield from _operator_rows(_cases(arguments), measure.Deadline(arguments.budget_s))
         case "sustained":
-            for row in sustained.measure(arguments.seconds):
-                table.add(**row)
+            yield from sustained.measure(arguments.seconds)
         case "host":
-            for row in host.measure():
-                table.add(**row)
+            yield from host.measure()
         case "nccl":
-            for row in nccl.measure():
-                table.add(**row)
+            yield from nccl.measure()
         case "script":
-            for row in script.kernels(target):
-                table.add(**row)
-    if not rank:
-        table.save()
+            yield from script.kernels(arguments.out / "script-0.trace.json.gz")
+
+
+def _operator_rows(cases: list[measure.Case], deadline: measure.Deadline) -> Iterator[Mapping[str, Any]]:
+    """A row for each kernel of each case, until the time is over."""
+    for result in measure.measure(cases, _say):
+        for index, kernel in enumerate(result.kernels):
+            yield {
+                "family": result.case.family,
+                "op": result.case.op,
+                "facts": result.case.facts,
+                "index": index,
+                "kernel": kernel.name,
+                "grid": kernel.grid,
+                "block": kernel.block,
+                "warm_ns": kernel.warm_ns,
+                "cold_ns": kernel.cold_ns,
+                "before_mhz": result.before_mhz,
+                "after_mhz": result.after_mhz,
+            }
+        if deadline.left_s < 0:
+            return
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .operators import BF16, FP32, randn
+from .inputs import BF16, FP32, randn
 
 CALLS, ROUNDS = 100, 7
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from . import output
-from .operators import BF16, FP32, randn
+from .inputs import BF16, FP32, randn
 
 IDLE_S = 0.7
 
