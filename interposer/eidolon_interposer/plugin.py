@@ -55,7 +55,8 @@ def sources() -> tuple[Path, Path]:
 def digest() -> str:
     """Names the sources that a cached plugin was built from."""
     plugin, shim = sources()
-    files = sorted({*plugin.rglob("*.h"), *plugin.rglob("*.cpp"), shim / "core.h", shim / "abi.h", shim / "glibc.c"})
+    headers = {shim / "core.h", shim / "abi.h", *(shim / "api").glob("*.h")}
+    files = sorted({*plugin.rglob("*.h"), *plugin.rglob("*.cpp"), *headers, shim / "glibc.c"})
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

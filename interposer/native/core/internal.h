@@ -6,7 +6,12 @@
 //   addresses  where device memory lies
 //   memory    device memory and its accounts; pools: in stream order; virtual_memory: mapped at addresses
 //   values    which device bytes are known, and work on them that waits for a payload
-//   stream    streams, events, copies, host callbacks
+//   stream    streams and the default stream's ordering rules
+//   event     events: recordings and waits
+//   callback  host functions in stream order
+//   copy      copies and sets
+//   collective  collectives and the turns of a communicator
+//   progress  what is known to have ended
 //   graph     capture, graphs and their replay
 //   kernel    kernel names and launches
 //   interpreter  Python and operators between calls, what they cost the host
@@ -138,6 +143,7 @@ uint64_t next_event_key();
 Stream *make_stream(int device, unsigned flags, int priority); // internal lanes as well; no record
 // Emits a record of work on a stream, ordered with the default stream as CUDA's rules want.
 uint64_t emit_work(const Event &event);
+void order_with_default(Stream *stream); // the default stream's rule, before work on `stream` is issued
 void run_callbacks_before(uint64_t seq); // waits until host callbacks issued before `seq` have run
 
 // ---- progress -----------------------------------------------------------------------------------------------------

@@ -218,6 +218,16 @@ int kernel_attribute(const void *handle, int attribute, int otherwise) {
   return otherwise;
 }
 
+Status launch_operation(Stream *stream, uint32_t sig, uint16_t call) {
+  if (capture_node(stream, 0, [=](Stream *lane, uint8_t flags) {
+        emit_work({.kind = Kind::kKernel, .flags = flags, .stream = lane, .sig = sig});
+      }))
+    return kSuccess;
+  count_library_call();
+  emit_work({.kind = Kind::kKernel, .call = call, .stream = stream, .sig = sig});
+  return kSuccess;
+}
+
 Status launch_kernel(const Launch &launch) {
   const unsigned threads = launch.block.x * launch.block.y * launch.block.z;
   if (launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0 || threads == 0 || threads > 1024 ||

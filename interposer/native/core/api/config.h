@@ -1,0 +1,48 @@
+// The server that this process sees: `<EIDOLON_DIR>/server.conf`, "key=value" lines written by the launcher.
+#pragma once
+#include "../abi.h"
+#include "status.h"
+
+namespace eidolon {
+
+struct Gpu { // every device of a server is of one model
+  char name[96];
+  int cc_major, cc_minor, sm_count;
+  size_t memory_bytes;  // capacity as cudaMemGetInfo's total reports it
+  size_t context_bytes; // taken by each process that creates a context on the device
+  int clock_khz, memory_clock_khz, memory_bus_bits;
+  size_t l2_bytes, smem_per_block, smem_per_block_optin, smem_per_sm, reserved_smem_per_block;
+  int regs_per_sm, max_threads_per_sm, max_blocks_per_sm;
+  int nvlinks; // links per GPU; 0: none
+  int power_limit_mw;
+};
+struct Config {
+  bool active;              // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
+  bool null_core;           // "mode=null": no ring, no waits, real clock; the overhead baseline
+  bool measured_host;       // "host_cost=measured": records carry thread CPU time
+  int devices;              // that this process sees: all of the server, or what CUDA_VISIBLE_DEVICES leaves
+  int server_devices;       // of the server; NVML sees them all
+  int visible[kMaxDevices]; // of each device that this process sees: its ordinal within the server
+  int server;               // index of this emulated server
+  Gpu gpu;
+  size_t payload_limit;     // NCCL payloads up to this many bytes are moved (65,536)
+  size_t known_limit;       // host-to-device copies up to this many bytes keep their bytes (1 MiB)
+  int64_t reply_timeout_ns; // a silent agent for this long ends the process with an error
+  char dir[512];
+};
+EID_API const Config &config();
+
+// Ordinal within the server of a device of this process.
+inline int server_device(int device) { return config().visible[device]; }
+// Unique id of a device of a server, as CUDA and NVML report it, and as text ("GPU-" and 8-4-4-4-12 hexadecimal
+// digits).
+inline void uuid_of(int server, int device, unsigned char out[16]) {
+  for (int i = 0; i < 16; ++i)
+    out[i] = static_cast<unsigned char>(i * 7 + device + 16 * server);
+}
+EID_API void uuid_text(int server, int device, char out[48]);
+
+// The value of `key` in server.conf, or nullptr.
+EID_API const char *setting(const char *key);
+
+} // namespace eidolon

@@ -1,0 +1,51 @@
+// Records of intercepted calls, and the signatures that they name.
+#pragma once
+#include "../abi.h"
+#include "status.h"
+
+namespace eidolon {
+
+struct Attribute {
+  const char *key;
+  int64_t value;
+};
+// Interns (kind, name, attributes) and returns its id; the definition is sent before first use. Thread-safe; ~100 ns
+// when known. Attribute order matters: always pass keys in one order.
+EID_API uint32_t signature(const char *kind, const char *name, const Attribute *attributes = nullptr, size_t n = 0);
+
+// Id of an API call's name for host costs, e.g. call_id("cudaLaunchKernel"). Use through EID_CALL.
+EID_API uint16_t call_id(const char *name);
+#define EID_CALL(name)                                                                                                 \
+  ([]() -> uint16_t {                                                                                                  \
+    static const uint16_t id = ::eidolon::call_id(name);                                                               \
+    return id;                                                                                                         \
+  }())
+
+struct Stream; // streams.h
+
+// What a library fills in to emit a record; the core adds sequence number, thread, flags and host cost.
+struct Event {
+  Kind kind = Kind::kHost;
+  uint8_t flags = 0; // kGroupMore only; the rest is the core's
+  uint16_t call = 0;
+  Stream *stream = nullptr; // nullptr: no stream
+  uint32_t sig = 0;
+  uint64_t value = 0;
+};
+struct Reply {
+  Status status = 0;
+  int64_t clock_ns = 0;
+  int64_t value = 0;
+  uint64_t seq = 0;
+};
+// Writes one record and returns its sequence number. No-op (0) in processes that are no rank.
+EID_API uint64_t emit(const Event &event);
+// Writes one record and waits for its answer. Never returns if the run failed or was stopped.
+EID_API Reply ask(const Event &event);
+// A host-only call: costs its host time, nothing else.
+inline void host(uint16_t call) { emit({.kind = Kind::kHost, .call = call}); }
+
+// Counts a call that is not modelled ("cusparse:cusparseSpMM") for the run's summary. Cheap after the first.
+EID_API void unmodelled(const char *library, const char *function);
+
+} // namespace eidolon

@@ -1,0 +1,32 @@
+// The minimum value layer: which device bytes are known.
+//
+// Device bytes are known (the host or a small NCCL payload wrote them) or unknown (anything else); unknown ones read as
+// 0. A known value is true, or follows from a stated default: where programs steer by a number that depends on large
+// tensors, the plugin puts a default there (torch/defaults.h), and what is computed from it on is marked as well.
+#pragma once
+#include "status.h"
+
+namespace eidolon {
+
+// Numbers as in eidolon_simcore.ledger.unknown_reads: part of the "read" signature.
+enum class Origin : uint8_t { kTrue = 0, kNumber, kReduction, kLoss, kNorm, kFinite, kRouting };
+
+// Marks [pointer, +bytes) unknown: an operation wrote it. If the thread's next operation is captured, each replay of it
+// does so again.
+EID_API void value_unknown(void *pointer, size_t bytes);
+// As value_unknown, for a kernel whose result is known (a fill with a number from the host) or stated.
+EID_API void value_computed(void *pointer, size_t bytes, const void *data, Origin origin = Origin::kTrue);
+// What the known bytes of a range follow from: kTrue, or the greatest of their defaults.
+EID_API Origin value_origin(const void *pointer, size_t bytes);
+// Waits, in real time only, until no payload is outstanding for these bytes.
+EID_API void value_settle(const void *pointer, size_t bytes);
+// Known range that contains pointer: its remaining length, 0 if unknown or still to come.
+EID_API size_t value_known(const void *pointer, size_t bytes);
+// Copies device bytes to host memory, zeros for unknown; returns the number of unknown bytes.
+EID_API size_t value_read(const void *pointer, size_t bytes, void *out);
+EID_API void value_write(void *pointer, size_t bytes, const void *data);
+// The calling thread's next read of an unknown 1-, 4- or 8-byte value gets this number (an operator that reads its own
+// answer from the device was computed before it ran); -1: no more.
+EID_API void value_expect(int64_t value);
+
+} // namespace eidolon
