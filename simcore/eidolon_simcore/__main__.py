@@ -37,7 +37,7 @@ def _version() -> str:
 
 
 def routes(service: Service, out: Path) -> dict[str, Handler]:
-    """What ``--http`` serves."""
+    """The routes that ``--http`` serves."""
 
     def health(_: Request) -> Response:
         if service.healthy():
@@ -61,12 +61,13 @@ def routes(service: Service, out: Path) -> dict[str, Handler]:
 
 
 def dcgm_routes(service: Service) -> dict[str, Handler]:
-    """What ``--dcgm`` serves; in a pod the servers are pods of the same namespace."""
+    """The routes that ``--dcgm`` serves. If the core runs in a pod, the servers are pods of the same namespace."""
     namespace = os.environ.get("POD_NAMESPACE")
     return {"/metrics": lambda _: Response(dcgm.page(service.snapshot, namespace), content_type=metrics.CONTENT_TYPE)}
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Serves the run that the arguments describe; returns the exit code."""
     parser = argparse.ArgumentParser(prog="eidolon_simcore", description="The simulation core of one run.")
     parser.add_argument("--plan", type=Path, required=True, help="plan.json, whose section `core` is read")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")

@@ -1,6 +1,6 @@
 """The engine in C++ (``simcore/native``) behind :class:`~.engine.interface.NetworkEngine`.
 
-Nothing is decided here: columns go through as bytes, tuples come back as dataclasses.
+Nothing is decided here: columns go through as bytes, and tuples come back as dataclasses.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from eidolon_simcore.engine.interface import (
 
 
 class NativeEngine:
-    """See the module's docstring.
+    """See the module's docstring; the methods are those of :class:`~.engine.interface.NetworkEngine`.
 
     Args:
-        optimistic: answer with what is known and correct later, instead of waiting until an answer is final.
+        optimistic: it answers from what is known and corrects that later, instead of waiting until an answer is final.
         expected_ranks: the horizon stays at 0 until so many ranks were added.
-        launch_queue: launches that a host may be ahead of a device; 0: any number.
-        keep_all: drop nothing until every rank has ended (to hold a run with a horizon against one without).
+        launch_queue: how many launches a host may be ahead of a device; 0 stands for any number.
+        keep_all: it drops nothing until every rank has ended, to compare a run with a horizon to one without.
     """
 
     def __init__(

@@ -1,20 +1,19 @@
-"""The emulated GPUs as NVIDIA's dcgm-exporter would show them, so that dashboards, alerts and schedulers that know its
-metrics work unchanged. The page is served on a port of its own: DCGM's names and labels are not those of this project.
+"""The emulated GPUs as NVIDIA's dcgm-exporter would show them. Dashboards, alerts and schedulers that know its metrics
+work unchanged. The page is served on a port of its own, since DCGM's names and labels are not those of this project.
 
-Every value follows the simulated work: it is a mean over the last final step of the ranks on the device (its window;
-virtual time), or, for memory, what was allocated at the end of it. A device that no rank has used yet is idle.
+Every value follows the simulated work. Memory is what was allocated at the end of the last final step; everything else
+is a mean over the virtual time of that step, for the ranks on the device. A device that no rank has used yet is idle.
 
-Labels are dcgm-exporter's, with the server's name both as ``Hostname`` and ``hostname`` (exporters of 2026 renamed it).
-Where the core runs in Kubernetes, a server is a pod, and ``pod``, ``namespace`` and ``container`` name it, as the real
-exporter attributes a GPU to the pod that uses it: scrape this port with ``honorLabels``.
+Labels are those of dcgm-exporter. The server's name stands both in ``Hostname`` and in ``hostname``, since exporters of
+2026 renamed the label. Where the core runs in Kubernetes, a server is a pod, and ``pod``, ``namespace`` and
+``container`` name it, as the real exporter names the pod that uses a GPU. So scrape this port with ``honorLabels``.
 
-What is modelled, and how:
+Values are modelled like this:
 
-* the tensor pipe is active for the time that the step's matrix arithmetic takes at the peak of its types; DRAM for the
-  time that its bytes take at full bandwidth;
-* active SMs, clock and power are those of :mod:`.ledger.power`, which says how; temperature follows power
-  (:data:`TEMPERATURES_C`);
-* no fault is simulated: XID is 0.
+* The tensor pipe is active for the time that the step's matrix arithmetic takes at the peak of its types, and DRAM for
+  the time that its bytes take at full bandwidth.
+* Active SMs, clock and power come from :mod:`.ledger.power`. Temperature follows power (:data:`TEMPERATURES_C`).
+* No fault is simulated, so XID is 0.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from eidolon_simcore.ledger.accounts import Ledger
 from eidolon_simcore.ledger.power import Draw, active_sms, draw
 from eidolon_simcore.ledger.snapshot import Snapshot
 
-TEMPERATURES_C = (30.0, 70.0)  #: without power, at the limit
-DRIVER = "580.159.04"  #: as the shim's NVML says
+TEMPERATURES_C = (30.0, 70.0)  #: without power, and at the power limit
+DRIVER = "580.159.04"  #: the version that the shim's NVML states
 _MIB = 1 << 20
 # NVLink ports by the names that networks give their links
 _OUT = re.compile(r"nvlink out (\d+)/(\d+)|server(\d+)/gpu(\d+)>.*")
@@ -42,11 +41,11 @@ _IN = re.compile(r"nvlink in (\d+)/(\d+)|.*>server(\d+)/gpu(\d+)(?:#\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """State of one device. Shares are of its last final step."""
+    """State of one device. Shares are means over its last final step."""
 
     draw: Draw
     sm: float = 0.0
-    busy: float = 0.0  #: a kernel runs, be it a collective's
+    busy: float = 0.0  #: a kernel runs, even if it is a collective's
     tensor: float = 0.0
     dram: float = 0.0
     to_device_bytes_per_s: float = 0.0
@@ -54,11 +53,11 @@ class Gauge:
     nvlink_out_bytes_per_s: float = 0.0
     nvlink_in_bytes_per_s: float = 0.0
     used_bytes: int = 0
-    energy_j: float = 0.0  #: in the final steps but the first
+    energy_j: float = 0.0  #: taken in all final steps but the first
 
 
 def gauges(s: Snapshot) -> dict[Port, Gauge]:
-    """Every device of the run."""
+    """The state of every device of the run."""
     ports = (Port(server, device) for server in range(len(s.devices)) for device in range(s.gpus_per_server))
     found = {port: Gauge(draw(s, port, 0.0)) for port in ports}
     wire = _nvlink(s.links, s.last)
@@ -74,7 +73,7 @@ def gauges(s: Snapshot) -> dict[Port, Gauge]:
 
 
 def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
-    """By device, the fields of :class:`Gauge` from ``busy`` on; of ranks that share it, the sum."""
+    """The fields of :class:`Gauge` from ``busy`` on, by device. Those of ranks on the same device are added up."""
     window = ledger.column("window").clip(1).astype(np.float64)
     busy = (ledger.column("compute") + ledger.column("communication")) / window
     tensor = ledger.working("tensor_ns") / window
@@ -91,7 +90,7 @@ def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
 
 
 def _nvlink(links: Iterable[Link], ledger: Ledger) -> dict[tuple[str, Port], float]:
-    """Bytes out of and into each device over NVLink."""
+    """Bytes that each device sent and received over NVLink."""
     out: dict[tuple[str, Port], float] = {}
     for link in links:
         if link.tier != "nvlink" or link.number >= len(ledger.link_bytes):
@@ -106,7 +105,7 @@ def _nvlink(links: Iterable[Link], ledger: Ledger) -> dict[tuple[str, Port], flo
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A metric of the page."""
+    """One metric of the page."""
 
     kind: str
     help: str
@@ -188,7 +187,7 @@ FIELDS: Mapping[str, Field] = {
 
 
 def page(snapshot: Snapshot, namespace: str | None = None) -> bytes:
-    """The exposition. ``namespace``: servers are pods in it."""
+    """The page, in Prometheus's text format. With a ``namespace``, servers are pods in it."""
     devices = gauges(snapshot)
     labels = {port: _labels(snapshot, port, namespace) for port in devices}
     lines = []

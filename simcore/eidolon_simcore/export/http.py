@@ -1,7 +1,8 @@
 """A small read-only HTTP server: a table of routes over the standard library's threaded server.
 
-It serves people, Prometheus and the operator beside the simulation, and must never slow it: handlers only read what the
-simulation thread published. A route is a path, or a prefix that ends in ``/``; the longest that fits is taken::
+It serves people, Prometheus and the operator beside the simulation, and must never slow that down. So handlers only
+read what the simulation thread published. A route is a path, or a prefix that ends in ``/``; of several that fit, the
+longest is taken::
 
     server = HttpServer({"/healthz": health, "/files/": Files(directory)})
     address = server.listen("0.0.0.0:8080")
@@ -26,15 +27,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MAX_CONNECTIONS = 64  #: at a time; more are closed at once
-IDLE_LIMIT_S = 15.0  #: for a request to come, for a client to take its answer
+MAX_CONNECTIONS = 64  #: connections at a time; further ones are closed at once
+IDLE_LIMIT_S = 15.0  #: how long a request may take to come, and a client to take its answer
 _CHUNK_BYTES = 256 << 10
 _PRIVATE = frozenset({"plan.json"})  # a local run's plan holds the token
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked: ``rest`` is the decoded path behind a prefix route, ``headers`` have lower-case names."""
+    """A request. ``rest`` is the decoded path behind a prefix route; ``headers`` have lower-case names."""
 
     path: str
     rest: str
@@ -44,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer; the body is bytes, or ``length`` bytes of an open file, which is then closed."""
+    """An answer. Its body is bytes, or ``length`` bytes of an open file, which is closed afterwards."""
 
     body: bytes | BinaryIO = b""
     status: int = HTTPStatus.OK
@@ -57,12 +58,12 @@ Handler = Callable[[Request], Response]
 
 
 def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:
-    """``value`` as JSON, one line."""
+    """A response with ``value`` as JSON, in one line."""
     return Response(json.dumps(value).encode() + b"\n", status, "application/json")
 
 
 def error_response(status: int, text: str) -> Response:
-    """One line that says what is wrong."""
+    """A response with one line that says what is wrong."""
     return Response(text.encode() + b"\n", status)
 
 
@@ -86,7 +87,7 @@ class HttpServer:
         return f"{host}:{self._server.server_address[1]}"
 
     def close(self) -> None:
-        """Stops; answers that are on their way may be cut off."""
+        """Stops serving. Answers that are on their way may be cut off."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -98,7 +99,7 @@ class HttpServer:
             return error_response(HTTPStatus.NOT_FOUND, f"{path}: there is {', '.join(sorted(self._routes))}")
         try:
             return self._routes[best](Request(path, path[len(best) :], query, headers))
-        except Exception as error:  # a bug of one handler is no reason to stop serving
+        except Exception as error:  # a bug in one handler does not stop the server
             print(f"eidolon: GET {path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{path}: {type(error).__name__}")
 
@@ -164,7 +165,7 @@ class _Connection(BaseHTTPRequestHandler):
             self._send_head(response, left)
             while with_body and left:
                 chunk = body.read(min(left, _CHUNK_BYTES))
-                if not chunk:  # it became shorter: the client sees a broken answer
+                if not chunk:  # the file became shorter, so the client sees a broken answer
                     self.close_connection = True
                     return
                 self.wfile.write(chunk)

@@ -1,16 +1,16 @@
 """Prometheus metrics of a run: a custom collector over a snapshot.
 
-``docs/metrics.md`` is the reference; a test holds it against :data:`FAMILIES`. The rules behind the names:
+``docs/metrics.md`` is the reference; a test compares it with :data:`FAMILIES`. The names follow these rules:
 
-* Base units, ``_total`` for counters, ``_ratio`` for shares. Labels are ``run``, ``server``, ``rank``, ``device`` and
-  what a family is about (``op``, ``link``, ...); never names that a scraper gives (pod, namespace, job, instance,
-  cluster).
-* A scrape's clock is not the simulation's. A simulated rate is ``rate(counter) / rate(eidolon_virtual_seconds_total)``:
-  all counters of simulated work stand at the end of the same final step, so the quotient does not depend on how fast
-  the simulation runs. Gauges are of the last final step.
-* Cardinality is bounded: series of single devices up to :data:`MAX_DEVICES` devices, of single links up to
-  :data:`MAX_LINKS`, names that come from the workload up to :data:`MAX_NAMES` a family, the rest as ``other``. What is
-  left out is told by ``eidolon_metrics_left_out``.
+* Units are base units; counters end in ``_total`` and shares in ``_ratio``. Labels are ``run``, ``server``, ``rank``,
+  ``device`` and what a family is about (``op``, ``link``, ...). They are never names that a scraper gives (pod,
+  namespace, job, instance, cluster).
+* A scrape's clock is not the simulation's. A simulated rate is ``rate(counter) / rate(eidolon_virtual_seconds_total)``.
+  All counters of simulated work are as of the end of the same final step, so the quotient does not depend on how fast
+  the simulation runs. Gauges are those of the last final step.
+* The number of series is bounded. Single devices have series up to :data:`MAX_DEVICES` devices, single links up to
+  :data:`MAX_LINKS`. A family has at most :data:`MAX_NAMES` names from the workload, and the rest is ``other``.
+  ``eidolon_metrics_left_out`` says what is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATES = ("Waiting", "Running", "Succeeded", "Failed")
 
 
 class Family(NamedTuple):
-    """A metric family: its kind, labels beside ``run``, and help."""
+    """A metric family: its kind, its labels beside ``run``, and its help text."""
 
     kind: str
     labels: tuple[str, ...]
@@ -54,7 +54,7 @@ _LAST = "in the last final step"
 _OVER_LAST = "over the last final step"
 _SO_FAR = "in the final steps but the first"
 
-#: Every family that the collector can give, by name (of a counter: without ``_total``).
+#: Every family that the collector can give, by name. Names of counters stand here without ``_total``.
 FAMILIES: Mapping[str, Family] = {
     "eidolon_run": Family("gauge", ("gpu", "servers"), "1; labels say what is simulated."),
     "eidolon_run_state": Family("gauge", ("state",), "1 for the state that the run is in, else 0."),
@@ -165,16 +165,17 @@ _Rows = Iterable[tuple[Sequence[str], float]]
 
 
 class RunCollector(Collector):
-    """Families of the snapshot that ``read`` gives at the time of the scrape."""
+    """Gives the families of the snapshot that ``read`` returns at the time of the scrape."""
 
     def __init__(self, read: Callable[[], Snapshot]) -> None:
         self._read = read
 
     def describe(self) -> Iterator[Metric]:
-        """Names without values, so that registering does not scrape."""
+        """The names without values, so that registering does not scrape."""
         return (_family(name, "", ()) for name in FAMILIES)
 
     def collect(self) -> Iterator[Metric]:
+        """All families with their values."""
         snapshot = self._read()
         for name, rows in _rows(snapshot):
             yield _family(name, snapshot.run, rows)
@@ -182,8 +183,8 @@ class RunCollector(Collector):
 
 
 def page(snapshot: Snapshot) -> bytes:
-    """The exposition of a snapshot: byte for byte what the library makes of :class:`RunCollector`, but several times as
-    fast, since labels are put together once a family and not once a sample."""
+    """A snapshot in Prometheus's text format. It is byte for byte what the library makes of :class:`RunCollector`, but
+    several times as fast, since labels are put together once for each family and not for each sample."""
     out: list[str] = []
     for name, rows in _rows(snapshot):
         kind, labels, text = FAMILIES[name]
@@ -329,7 +330,7 @@ def _by_activity(names: Sequence[tuple[str, str, str]], ledger: Ledger, scale: N
 
 
 def _first_rows(ranks: Sequence[int]) -> list[int]:
-    """Each rank's first row."""
+    """The first row of each rank."""
     first: dict[int, int] = {}
     for row, rank in enumerate(ranks):
         first.setdefault(rank, row)
@@ -388,7 +389,7 @@ def _honesty_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
 
 
 def _bounded(values: Mapping[str, float]) -> _Rows:
-    """The first :data:`MAX_NAMES` names, in the order in which they came, so that a series never goes away."""
+    """The first :data:`MAX_NAMES` names in the order in which they came, so that no series ever goes away."""
     rows: list[tuple[Sequence[str], float]] = []
     rest = 0.0
     for number, (name, value) in enumerate(values.items()):

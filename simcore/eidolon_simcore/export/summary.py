@@ -1,4 +1,5 @@
-"""What a run leaves behind: ``summary.json`` at its end, a line of ``progress.jsonl`` for every final step."""
+"""The files that a run leaves behind: ``summary.json`` at its end, and ``progress.jsonl`` with a line for every final
+step."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Report:
         self._progress.write_text("", "utf-8")
 
     def step(self, step: Step, ledger: Ledger) -> dict[str, Any]:
-        """A step has become final; ``ledger`` says where its time went. Returns its entry."""
+        """Adds a step that has become final. ``ledger`` says where its time went. Returns its entry."""
         work = flops(ledger)
         tokens = step.reports.get("tokens", self._plan.tokens_per_step)
         samples = step.reports.get("samples", self._plan.samples_per_step)
@@ -89,7 +90,7 @@ class Report:
 
 
 def _lag(step: Step) -> dict[str, int]:
-    """How far apart the ranks' ends are, and which rank comes last."""
+    """How far apart the ranks end the step, and which rank is last."""
     ends = {rank: cut.end_ns for rank, cut in step.cuts.items()}
     last = max(ends, key=lambda rank: (ends[rank], -rank))
     return {"ns": ends[last] - min(ends.values()), "rank": last}
@@ -101,7 +102,7 @@ def device(port: Port) -> str:
 
 
 def shares(source_ns: Mapping[str, int]) -> dict[str, float]:
-    """Fractions of device time by source, largest first; sources that were not used are left out."""
+    """Fractions of device time by source, the largest first. Sources that were not used are left out."""
     total = sum(source_ns.values())
     used = sorted(((ns, source) for source, ns in source_ns.items() if ns), key=lambda item: (-item[0], item[1]))
     return {source: ns / total for ns, source in used}

@@ -1,16 +1,22 @@
 """Accounts of a run: where each step's time went, what was computed and communicated, for every rank and device.
 
-A sink (:mod:`.sinks`) over the C++ ledger of spans (``native/src/accounts.h``), which knows intervals and marks; here
-they get names: devices, kinds of collective, links. Figures are booked a step at a time, once the step is final, into
-two sets of columns: those of the last step, and totals. The first step ("startup": building the model, warming up) is
-booked as a step but not into totals, so that a ratio of two totals is that of training.
+:class:`Accounts` is a sink (:mod:`.sinks`) over the C++ ledger of spans (``native/src/accounts.h``). The ledger knows
+intervals and marks; here they get the names of devices, kinds of collective and links. Figures are booked a step at a
+time, once the step is final, into two sets of columns: those of the last step, and totals. The first step ("startup":
+building the model, warming up) is booked as a step but is left out of the totals, so that a ratio of two totals tells
+of training alone.
 
-A device's time is divided without rest:
-``compute`` (anything but collectives and host copies runs) + ``communication`` (a collective runs, nothing computes:
-*exposed*) + ``copy`` (only copies to or from the host run) + ``host`` (nothing runs, because the host has not
-issued it yet) + ``idle`` (nothing runs, what was issued waits). ``overlap`` is the part of ``compute`` under which a
-collective runs, ``wait`` the time in which the rank had come to a collective and others had not: most for the fastest
-rank, least for a straggler.
+A device's time is divided into five parts that add up to the whole:
+
+* ``compute``: something runs that is neither a collective nor a host copy;
+* ``communication``: a collective runs and nothing computes (it is *exposed*);
+* ``copy``: only copies to or from the host run;
+* ``host``: nothing runs, because the host has not issued it yet;
+* ``idle``: nothing runs, because what was issued waits.
+
+Two more columns are beside them. ``overlap`` is the part of ``compute`` during which a collective runs. ``wait`` is the
+time in which the rank had come to a collective and others had not: it is longest for the fastest rank and shortest for
+a straggler.
 """
 
 from __future__ import annotations
@@ -29,12 +35,12 @@ from eidolon_simcore.fabric.network import Network, Pattern, Port
 from eidolon_simcore.ledger.sinks import CollectiveCall
 from eidolon_simcore.ledger.steps import STARTUP, Step
 
-#: Columns of the ledger's rows, ns.
+#: Columns of the ledger's rows, in nanoseconds.
 TIMES = ("window", "compute", "communication", "copy", "host", "idle", "overlap", "wait")
-#: Columns that, added up, are the window.
+#: Columns that add up to the window.
 SPLIT = ("compute", "communication", "copy", "host", "idle")
-MAX_LINKS = 4_096  #: in the summary
-_WHO = 2  # columns of the ledger's rows before these: rank and device
+MAX_LINKS = 4_096  #: links that the summary names
+_WHO = 2  # rank and device come before these columns in the ledger's rows
 _COMPUTE, _COMMUNICATE, _COPY = 0, 1, 2
 _ACTIVITY = {"copy h2d": _COPY, "copy d2h": _COPY, "copy h2h": _COPY, "copy p2p": _COMMUNICATE}
 _BUS = {
@@ -47,8 +53,8 @@ _BUS = {
 
 @dataclass(frozen=True, slots=True)
 class KindTotal:
-    """Collectives of one kind. ``bytes`` is the larger buffer of one member, ``bus_bytes`` what nccl-tests calls so;
-    ``ns`` is from the last member's coming to the end."""
+    """Sums over the collectives of one kind. ``bytes`` counts the larger buffer of one member, ``bus_bytes`` is defined
+    as in nccl-tests. ``ns`` counts from when the last member has come until the end."""
 
     count: int = 0
     bytes: int = 0
@@ -64,7 +70,8 @@ class KindTotal:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Figures of every device that a rank works on, one row each, in order of ``ports``. Never changed once made."""
+    """Figures of every device that a rank works on, one row each, in the order of ``ports``. A ledger is never changed
+    once it is made."""
 
     ports: tuple[Port, ...]
     ranks: tuple[int, ...]
@@ -84,7 +91,7 @@ class Ledger:
         return column
 
     def split(self) -> dict[str, int]:
-        """Mean over devices, ns."""
+        """Mean times over the devices, in nanoseconds: the parts of the window, and the overlap."""
         if not len(self.times):
             return {}
         means = dict(zip(TIMES, self.times.mean(axis=0).tolist(), strict=True))
@@ -92,14 +99,19 @@ class Ledger:
 
 
 def empty_ledger() -> Ledger:
-    """Of a run without steps so far."""
+    """The ledger of a run that has had no steps so far."""
     return Ledger(
         (), (), np.zeros((0, len(TIMES)), np.int64), np.zeros((0, len(WORK_FIELDS))), {}, np.zeros(0, np.int64)
     )
 
 
 class Accounts:
-    """See the module's docstring. ``labels`` are the names of spans, which grow during the run."""
+    """See the module's docstring; the methods of a sink are those of :class:`~.sinks.Sink`.
+
+    Args:
+        labels: the names of spans, which grow during the run.
+        idle_label: number of the label of idle spans.
+    """
 
     def __init__(self, labels: Sequence[str], idle_label: int, network: Network) -> None:
         self._ledger = _engine.Accounts(idle_label)
@@ -109,7 +121,7 @@ class Accounts:
         self._servers: dict[int, int] = {}  # by rank
         self._devices: dict[int, list[int]] = {}  # by rank, in the order in which they came
         self._kinds: dict[str, int] = {}
-        self._patterns: dict[int, int] = {}  # by identity
+        self._patterns: dict[int, int] = {}  # by the identity of the object
         self._loads: list[tuple[Pattern, NDArray[np.int64], NDArray[np.int64]]] = []
         self._rows = np.zeros((0, 2), np.int64)  # rank and device, of the last step
         self._ports_and_ranks: tuple[tuple[Port, ...], tuple[int, ...]] = (), ()
@@ -132,10 +144,10 @@ class Accounts:
         self._ledger.add_collective(kind, self._pattern(call.pattern), call.bytes, bus_bytes, call.ranks, call.seqs)
 
     def operations(self, rank: int, operations: NDArray[Any]) -> None:
-        """Spans say what became of them."""
+        """Operations are not booked: their spans are."""
 
     def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
-        """Steps bring it."""
+        """Memory is not booked: each step brings its peaks."""
 
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
         if self._labelled < len(self._labels):
@@ -158,17 +170,18 @@ class Accounts:
             self.total = _add(self.total, self.last)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, since nothing is open."""
 
     # ---- for readers ----------------------------------------------------------------------------------------------
 
     def waits(self) -> dict[int, tuple[int, int]]:
-        """By label: how often and how long (ns) hosts waited so far."""
+        """How often and how long (ns) hosts waited so far, by label."""
         rows = self._ledger.waits().view(np.int64).reshape(-1, 3).tolist()
         return {label: (count, ns) for label, count, ns in rows}
 
     def summary(self) -> dict[str, Any]:
-        """Totals for the summary of the run: collectives, links (the fullest first), where each device's time went."""
+        """Totals for the summary of the run: its collectives, its links (the fullest first), and where the time of each
+        device went."""
         total = self.total
         columns = [*SPLIT, "overlap", "wait"]
         bytes_ = total.link_bytes.tolist()
@@ -198,7 +211,7 @@ class Accounts:
     # ---- parts ----------------------------------------------------------------------------------------------------
 
     def _set_labels(self) -> None:
-        """Says what spans with labels that are new do."""
+        """Tells the ledger what the spans with new labels do."""
         for number in range(self._labelled, len(self._labels)):
             activity = _ACTIVITY.get(self._labels[number])
             if activity is not None:
@@ -206,7 +219,7 @@ class Accounts:
         self._labelled = len(self._labels)
 
     def _who(self, rows: NDArray[np.int64]) -> tuple[tuple[Port, ...], tuple[int, ...]]:
-        """Ports and ranks of rows (rank, device): mostly those of the step before."""
+        """Ports and ranks of rows (rank, device). They are mostly the same as in the step before."""
         if not np.array_equal(rows, self._rows):
             self._rows = rows
             ranks = tuple(rows[:, 0].tolist())
@@ -236,7 +249,7 @@ class Accounts:
 
 
 def _add(total: Ledger, step: Ledger) -> Ledger:
-    """The sum, by rank and device and in the step's order; those that took no part in the step stay at the end."""
+    """The sum, by rank and device, in the step's order. Devices that took no part in the step stay at the end."""
     nothing = KindTotal()
     kinds = {
         kind: total.kinds.get(kind, nothing) + step.kinds.get(kind, nothing)
@@ -259,12 +272,12 @@ def _add(total: Ledger, step: Ledger) -> Ledger:
 
 
 def flops(ledger: Ledger) -> float:
-    """Arithmetic of matrix units in the ledger's steps."""
+    """Floating-point operations of the matrix units in the ledger's steps."""
     return float(ledger.working("flops").sum())
 
 
 def mfu(flops_: float, time_ns: int, gpus: Iterable[Gpu]) -> float | None:
-    """Share of the devices' matrix peak for half-precision types that ``flops_`` in ``time_ns`` is. As executed:
-    recomputation counts. None where there is nothing to divide by."""
+    """The share of the devices' matrix peak for half-precision types that they reach with ``flops_`` in ``time_ns``.
+    Operations count as they are executed, recomputation included. None where there is nothing to divide by."""
     peak = sum(gpu.peak_flops("bf16") for gpu in gpus) * time_ns / 1e9
     return flops_ / peak if peak > 0 else None

@@ -1,7 +1,7 @@
-"""Where a run's device time comes from: by family and source, and its costliest operations with their expected errors.
-Of runs with steps it is the time of their steps, without what came before the end of the first.
+"""Where the times of a run's device work come from: by family and source, and the costliest operations by themselves,
+with their expected errors. In runs with steps only the time of their steps counts, from the end of the first step on.
 
-Goes into ``summary.json``; ``eidolon explain`` prints it."""
+It goes into ``summary.json``, and ``eidolon explain`` prints it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eidolon_simcore.costs.kernel_names import demangle
 from eidolon_simcore.costs.roofline import kernel_key
 from eidolon_simcore.signature import Signature
 
-MAX_OPERATIONS = 50  #: in the summary
+MAX_OPERATIONS = 50  #: operations that the summary names
 MAX_NAME = 160
 _SIZES = {
     "gemm": ("m", "n", "k", "batch", "ta", "tb"),
@@ -24,7 +24,7 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Device time of one signature in one rank; ``error`` is relative."""
+    """Device time of one signature in one rank. ``error`` is the expected error of the time, as a share of it."""
 
     signature: Signature
     operator: Signature | None
@@ -36,15 +36,19 @@ class Spent:
 
 
 def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
-    """``families``: nanoseconds by family and source. ``operations``: the costliest, with their expected errors.
-    ``expected_error``: that of device time as a whole if the errors were all of one sign, so a bound; ``errors``: the
-    same by source. (Collectives are not in it: their errors are those of the fabric's model.)
-    ``free``: how many operations took no time, by name: none may (law 2)."""
+    """The section ``coverage`` of the summary.
+
+    * ``families`` has nanoseconds by family and source;
+    * ``operations`` has the costliest operations, with their expected errors;
+    * ``expected_error`` is the error of device time as a whole if all errors had the same sign, so it is a bound, and
+      ``errors`` has the same by source. Collectives are left out: their errors are those of the fabric's model;
+    * ``free`` counts operations that took no time, by name. There should be none (law 2).
+    """
     families: dict[str, dict[str, int]] = {}
     operations: dict[tuple[str, str, str], dict[str, Any]] = {}
     free: dict[str, int] = {}
     total = wrong = 0.0
-    by_error: dict[str, list[float]] = {}  # by source: time, and that times its error
+    by_error: dict[str, list[float]] = {}  # by source: the sum of times, and of times multiplied by their errors
     for one in spent:
         family, name = _names(one.signature)
         if one.free:
@@ -66,7 +70,7 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
                 "expected_error": one.error,
             },
         )
-        if one.ns > entry["ns"]:  # signatures that share a name: the costliest speaks for them
+        if one.ns > entry["ns"]:  # the costliest of the signatures that share a name stands for them
             entry["source"], entry["expected_error"] = one.source, one.error
         entry["count"] += one.count
         entry["ns"] += one.ns
@@ -92,7 +96,7 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
 
 
 def doubts(found: Mapping[str, Any], unknown_share: float, limit: float) -> list[str]:
-    """What is wrong with a run's costs, a line each: a strict run fails for it."""
+    """What is wrong with a run's costs, one line for each fault. A strict run fails for any of them."""
     lines = []
     if unknown_share > limit:
         lines.append(f"{unknown_share:.0%} of the device time has no known cost (limit {limit:.0%})")

@@ -1,4 +1,4 @@
-"""Names of spans, shared by all ranks and told by number: the engine and the sinks handle numbers alone."""
+"""Names of spans. All ranks share them, and the engine and the sinks handle their numbers alone."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from dataclasses import dataclass, field
 class Label:
     """What spans are called."""
 
-    name: str  #: kind and name of the signature; of host calls the name
-    shown: str = ""  #: what users call it, where that is another name
-    source: str = ""  #: of its cost
-    operator: str = ""  #: of the framework, where it is known
+    name: str  #: kind and name of the signature; of a host call its name alone
+    shown: str = ""  #: what users call it, where that differs
+    source: str = ""  #: where its cost comes from; empty for what has none
+    operator: str = ""  #: the framework's operator that launched it, where that is known
 
 
 @dataclass(slots=True)
 class Labels:
-    """Labels of spans, shared by all ranks, by their numbers."""
+    """The labels of a run, by their numbers. Label 0 is empty."""
 
     names: list[str] = field(default_factory=lambda: [""])
     all: list[Label] = field(default_factory=lambda: [Label("")])
     _numbers: dict[Label, int] = field(default_factory=dict)
 
     def number(self, name: str, shown: str = "", source: str = "", operator: str = "") -> int:
+        """The number of a label, which is a new one if there is no such label yet."""
         label = Label(name, shown, source, operator)
         found = self._numbers.get(label)
         if found is None:

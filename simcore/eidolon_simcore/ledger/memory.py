@@ -1,8 +1,8 @@
-"""Device memory as the ranks report it: present, peak of each step, and refusals.
+"""Device memory as the ranks report it: what is allocated now, the peak of each step, and refused allocations.
 
-Every record states what its rank has allocated on a device now, so nothing has to be added up but the ranks that
-share a device. The peak of a step on a shared device is the sum of its ranks' peaks: exact for one rank a device, an
-upper bound otherwise (their clocks are not the same).
+Every record states what its rank has allocated on a device now, so only the ranks that share a device have to be added
+up. The peak of a step on a shared device is the sum of its ranks' peaks. That is exact where each device has one rank,
+and an upper bound otherwise, since the ranks may reach their peaks at different times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eidolon_simcore.fabric.network import Port
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An allocation that was refused, with what the device held then."""
+    """An allocation that was refused, and what the device held at that time."""
 
     port: Port
     step: int
@@ -23,11 +23,11 @@ class Refusal:
 
 
 class MemoryView:
-    """What is allocated where."""
+    """How much memory is allocated on each device."""
 
     def __init__(self) -> None:
         self._present: dict[Port, dict[int, int]] = {}  # device -> rank -> bytes
-        self._interval: dict[int, dict[Port, int]] = {}  # rank -> device -> peak since its last mark
+        self._interval: dict[int, dict[Port, int]] = {}  # rank -> device -> peak since the rank's last mark
         self._peak: dict[Port, int] = {}
         self.refusals: list[Refusal] = []
 
@@ -40,17 +40,19 @@ class MemoryView:
         peaks[port] = max(peaks.get(port, 0), allocated_bytes)
 
     def refused(self, port: Port, requested_bytes: int, step: int) -> None:
+        """An allocation of this size found no room, in the rank's step of this number."""
         self.refusals.append(Refusal(port, step, requested_bytes, self.allocated(port)))
 
     def allocated(self, port: Port) -> int:
+        """What all ranks of the device have allocated now, in bytes."""
         return sum(self._present.get(port, {}).values())
 
     def peak(self, port: Port) -> int:
-        """Greatest sum over the ranks of the device, in the order in which its server's records came."""
+        """The greatest sum over the ranks of the device, in the order in which its server's records came."""
         return self._peak.get(port, 0)
 
     def highest(self) -> int:
-        """Greatest peak of any device."""
+        """The greatest peak of any device."""
         return max(self._peak.values(), default=0)
 
     def interval(self, rank: int) -> dict[Port, int]:
@@ -64,7 +66,7 @@ class MemoryView:
         return {port: shares[rank] for port, shares in self._present.items() if rank in shares}
 
     def left(self, rank: int) -> None:
-        """The rank is gone, and what it had with it."""
+        """The rank is gone, and what it had allocated is free."""
         for shares in self._present.values():
             shares.pop(rank, None)
         self._interval.pop(rank, None)

@@ -1,8 +1,8 @@
-"""What each device draws and how fast it is clocked, for the metrics pages that show it.
+"""What power each device draws and how fast it is clocked, for the metrics pages that show it.
 
 The clock is the one that the power model (:mod:`.costs.sm_clock`) gives the step that is being issued. While SMs are
-active, a device draws what that model says of its work; for the rest of the last final step it draws
-:data:`IDLE_POWER`, a round figure. An SM is active while something computes; a collective alone occupies
+active, a device draws the power that this model gives its work; for the rest of the last final step it draws
+:data:`IDLE_POWER`, a round figure. All SMs are active while something computes; a collective alone occupies
 :data:`COLLECTIVE_SMS` of them.
 """
 
@@ -19,19 +19,20 @@ from eidolon_simcore.ledger.snapshot import Snapshot
 from eidolon_simcore.ledger.steps import Step
 
 COLLECTIVE_SMS = 16
-IDLE_POWER = 0.12  #: of the limit
+IDLE_POWER = 0.12  #: share of the power limit
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Of one device."""
+    """Clock and power of one device."""
 
     clock_hz: float
     watts: float
 
 
 def active_sms(devices: Sequence[DeviceModel], ledger: Ledger) -> dict[Port, float]:
-    """Mean share of each device's SMs that had work in the ledger's time; of ranks that share it, the sum."""
+    """The mean share of each device's SMs that had work in the ledger's time. The shares of ranks on the same device
+    are added up, to at most 1."""
     window = ledger.column("window").clip(1)
     compute, communication = ledger.column("compute") / window, ledger.column("communication") / window
     found: dict[Port, float] = {}
@@ -42,13 +43,14 @@ def active_sms(devices: Sequence[DeviceModel], ledger: Ledger) -> dict[Port, flo
 
 
 def draw(s: Snapshot, port: Port, active: float) -> Draw:
-    """Of a device with that share of its SMs active."""
+    """Clock and power of a device with this share of its SMs active."""
     gpu, pace = s.model(port).gpu, s.paces.get(port, FULL)
     return Draw(pace.clock * gpu.clock_khz * 1e3, _watts(gpu, pace, active))
 
 
 def energy_j(devices: Sequence[DeviceModel], ledger: Ledger, step: Step) -> dict[Port, float]:
-    """What each device draws in a step, in joules, at the pace of its work in it; the ledger is that of the step."""
+    """The energy in joules that each device takes in a step, at the pace of its work in it. ``ledger`` is that of the
+    step."""
     active = active_sms(devices, ledger)
     paces = {port: step.paces.get(rank, FULL) for rank, port in zip(ledger.ranks, ledger.ports, strict=True)}
     return {

@@ -1,10 +1,10 @@
-"""What has become final is told once, to everyone who wants to know: accounts, recording.
+"""Sinks: consumers of what has become final, such as the accounts and the recorder.
 
-The simulation takes spans from the engine in one place and hands them to its *sinks*. A sink hears, in this order for
-each rank: its lanes, its step marks as they were written, its matched collective calls, its final spans; and for the
-run, each step once it is final, after all spans of all ranks up to it. Nothing is told twice and nothing is taken
-back. Sinks are called by the simulation thread, so they should be quick, and share nothing with other threads but
-what they publish.
+The simulation takes spans from the engine in one place and hands them to its *sinks*. A sink is told of each rank its
+lanes, its step marks as they were written, its matched collective calls and its final spans, in this order. Of the run
+it is told each step once that is final, after all spans of all ranks up to it. Nothing is told twice and nothing is
+taken back. Sinks are called by the simulation thread. So they should be quick, and other threads may read only what
+they publish.
 """
 
 from __future__ import annotations
@@ -26,53 +26,54 @@ NO_DEVICE = 0xFFFF  #: the device of lanes on which communicators are made
 class CollectiveCall:
     """A collective, or a send and its receive, whose members' calls have all come."""
 
-    handle: int  #: the engine's
-    op: str  #: as in signatures: ``all_reduce``, ...; a pair is ``send``
+    handle: int  #: the engine's handle of it
+    op: str  #: named as in signatures: ``all_reduce``, ...; a send and its receive are ``send``
     bytes: int  #: the larger buffer of one member
     communicator: str
-    position: int  #: in the communicator's order of calls
-    ranks: tuple[int, ...]  #: of the members, in the communicator's order; a pair: sender, receiver
-    seqs: tuple[int, ...]  #: of their records
+    position: int  #: its place in the communicator's order of calls
+    ranks: tuple[int, ...]  #: the members in the communicator's order; sender and receiver of a pair
+    seqs: tuple[int, ...]  #: sequence numbers of their records
     pattern: Pattern
 
 
 class Sink(Protocol):
-    """Somebody who wants to know."""
+    """A consumer of what has become final."""
 
     def lane(self, rank: int, lane: int, server: int, device: int) -> None:
         """A stream of a rank, before its first span; ``device`` may be :data:`NO_DEVICE`."""
 
     def mark(self, rank: int, seq: int, work: Work) -> None:
-        """A step mark as written, with the rank's work since the one before it; :meth:`step` says which end steps."""
+        """A step mark as it was written, with the rank's work since the mark before it. Not every mark ends a step:
+        :meth:`step` says which ones do."""
 
     def collective(self, call: CollectiveCall) -> None:
         """A matched call, before its spans."""
 
     def operations(self, rank: int, operations: NDArray[Any]) -> None:
-        """What a rank has asked the engine for (:data:`~.engine.interface.OPERATION`), as it did."""
+        """Operations (:data:`~.engine.interface.OPERATION`) that a rank has just handed to the engine."""
 
     def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
         """From its record ``seq`` on, a rank has this much allocated on a device."""
 
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
-        """Final spans (:data:`~.engine.interface.SPAN`) in order of ``seq``; labels are those of the
-        run's :class:`~.labels.Labels`."""
+        """Final spans (:data:`~.engine.interface.SPAN`) in the order of ``seq``. Their labels are numbers of the run's
+        :class:`~.labels.Labels`."""
 
     def step(self, step: Step) -> None:
-        """A final step; its ``cuts`` say where it ends on each rank that took part."""
+        """A final step. Its ``cuts`` say where it ends on each rank that took part."""
 
     def close(self) -> None:
         """The run is over; nothing follows."""
 
 
 class Sinks:
-    """Several sinks as one."""
+    """Several sinks as one; its methods are those of :class:`Sink`."""
 
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self._sinks = tuple(sinks)
 
     def __bool__(self) -> bool:
-        """Somebody listens."""
+        """True if there are any."""
         return bool(self._sinks)
 
     def lane(self, rank: int, lane: int, server: int, device: int) -> None:

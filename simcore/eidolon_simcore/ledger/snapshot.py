@@ -1,8 +1,8 @@
-"""What readers on other threads see of a run: one immutable snapshot, replaced now and then by the simulation thread.
+"""What readers on other threads see of a run: an immutable snapshot, which the simulation thread replaces regularly.
 
-A reader takes the reference once and works on it for as long as it likes; nothing it does can hold the simulation, and
-all figures in it belong together. What is counted by steps is *final*: it stands at the end of the last step behind
-the horizon. The first step ("startup") counts as a step, but not into any sum.
+A reader takes the reference once and works on it for as long as it likes. It cannot delay the simulation, and all
+figures in a snapshot belong together. What is counted by steps is *final*: it is as of the end of the last step that
+cannot change any more. The first step ("startup") counts as a step, but is left out of all sums.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ BUCKETS_S = (*(float(f"{digit}e{power}") for power in range(-3, 3) for digit in 
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Sums over the final steps but the first."""
+    """Sums over the final steps, without the first."""
 
     steps: int = 0
     time_ns: int = 0
     tokens: int = 0
     samples: int = 0
     flops: float = 0.0
-    buckets: tuple[int, ...] = (0,) * (len(BUCKETS_S) + 1)  #: steps by time, not cumulated; the last has no bound
+    buckets: tuple[int, ...] = (0,) * (len(BUCKETS_S) + 1)  #: number of steps by their time; the last has no bound
 
     def plus(self, step: Step, entry: Mapping[str, Any]) -> StepTotals:
-        """With another step; ``entry`` is its line of the report."""
+        """The sums with another step; ``entry`` is its line of the report."""
         if step.name == STARTUP:
             return self
         buckets = list(self.buckets)
@@ -51,19 +51,20 @@ class StepTotals:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the final steps left behind: their sums, and the last of them."""
+    """What is known of the final steps: their sums, and the last of them."""
 
     count: int = 0
     startup_ns: int | None = None
-    step: Mapping[str, Any] | None = None  #: the last final step's entry in the report; None before the second
+    step: Mapping[str, Any] | None = None  #: entry of the last final step in the report; None before the second step
     totals: StepTotals = field(default_factory=StepTotals)
-    allocated_bytes: Mapping[Port, int] = field(default_factory=dict)  #: at its end
-    step_peak_bytes: Mapping[Port, int] = field(default_factory=dict)  #: within it
-    peak_bytes: Mapping[Port, int] = field(default_factory=dict)  #: the greatest of those so far
-    energy_j: Mapping[Port, float] = field(default_factory=dict)  #: drawn in all of them but the first
+    allocated_bytes: Mapping[Port, int] = field(default_factory=dict)  #: at the end of the last step
+    step_peak_bytes: Mapping[Port, int] = field(default_factory=dict)  #: greatest within the last step
+    peak_bytes: Mapping[Port, int] = field(default_factory=dict)  #: greatest so far
+    energy_j: Mapping[Port, float] = field(default_factory=dict)  #: taken in all final steps but the first
 
     def plus(self, step: Step, entry: Mapping[str, Any], energy_j: Mapping[Port, float]) -> Progress:
-        """With another step; ``entry`` is its line of the report, ``energy_j`` what devices drew in it."""
+        """The progress with another step. ``entry`` is its line of the report, ``energy_j`` the energy of each device
+        in it."""
         startup = step.name == STARTUP
         highest = {port: max(peak, self.peak_bytes.get(port, 0)) for port, peak in step.peak_bytes.items()}
         return Progress(
@@ -85,13 +86,13 @@ class Snapshot:
     """See the module's docstring."""
 
     run: str
-    devices: tuple[DeviceModel, ...]  #: by server: what each of its GPUs is
+    devices: tuple[DeviceModel, ...]  #: what the GPUs of each server are
     gpus_per_server: int
     state: str = "Waiting"  #: Waiting, Running, Succeeded, Failed
-    ranks: Mapping[str, int] = field(default_factory=dict)  #: expected, joined, left
+    ranks: Mapping[str, int] = field(default_factory=dict)  #: how many are expected, have joined, have left
     progress: Progress = field(default_factory=Progress)
     last: Ledger = field(default_factory=empty_ledger)  #: of the last final step
-    total: Ledger = field(default_factory=empty_ledger)  #: of all but the first
+    total: Ledger = field(default_factory=empty_ledger)  #: of all final steps but the first
     links: tuple[Link, ...] = ()
     paces: Mapping[Port, Pace] = field(default_factory=dict)  #: clock and power of the step that is issued now
     out_of_memory: Mapping[Port, int] = field(default_factory=dict)  #: refused allocations so far
@@ -104,5 +105,5 @@ class Snapshot:
     wall_s: float = 0.0
 
     def model(self, port: Port) -> DeviceModel:
-        """What a device is."""
+        """The model and the memory of a device."""
         return self.devices[port.server]

@@ -1,14 +1,14 @@
 """From marks to steps.
 
-A mark notes the end of all device work that its rank issued before it. Marks with no launch from an autograd thread
-between them are one, at the last: chained optimizers, ZeRO groups and pipeline parts mark several times a step. (A
-rank that has never launched from an autograd thread, such as a loop that calls ``eidolon.step()``, makes a step of
-every mark.) So a mark counts once the next backward pass begins, or its rank leaves.
+A mark notes the end of all device work that its rank issued before it. Chained optimizers, ZeRO groups and pipeline
+parts mark several times in a step. So marks without a launch from an autograd thread between them count as one, at the
+place of the last. A mark counts once the next backward pass begins, or its rank leaves. (Every mark makes a step on a
+rank that has never launched from an autograd thread, such as one that calls ``eidolon.step()`` in a loop.)
 
-The k-th step of every rank is the same step: it ends at the latest of their ends and takes the time since the end
-before it. Steps are numbered from 1, by their marks. The first is named ``startup``: it began with the process, so
-its time is that of building the model, warming up and the first step. A rank that left with fewer marks is not waited
-for; the summary tells."""
+The k-th step of every rank is the same step. It ends when the last rank ends it, and takes the time since the end of
+the step before. Steps are numbered from 1. The first is named ``startup``: it began with the process, so its time also
+holds building the model and warming up. A rank that left with fewer marks is not waited for; the summary states the
+number of steps of each rank."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Step:
     end_ns: int
     time_ns: int
     peak_bytes: dict[Port, int]
-    reports: dict[str, int]  #: sums over ranks of what user code reported in it
+    reports: dict[str, int]  #: what user code reported in it, summed over the ranks
     cuts: dict[int, Cut] = field(default_factory=dict)  #: where it ends on each rank that took part
     allocated_bytes: dict[Port, int] = field(default_factory=dict)  #: at the marks
     paces: dict[int, Pace] = field(default_factory=dict)  #: clock and power of each rank's work in it
@@ -58,10 +58,10 @@ class _Counted:
 
 @dataclass(slots=True)
 class _Rank:
-    open: _Counted | None = None  # the last mark: a further one may still replace it
+    open: _Counted | None = None  # the last mark, which a further one may still replace
     counted: list[_Counted] = field(default_factory=list)
-    taken: int = 0  # of them, in final steps
-    launched: bool = False  # from an autograd thread, ever
+    taken: int = 0  # how many marks were counted and have gone into final steps
+    launched: bool = False  # whether an autograd thread has ever launched anything
     reports: dict[str, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)  # seq -> end
     left: bool = False
@@ -72,7 +72,7 @@ class _Rank:
 
 
 class Steps:
-    """Marks in, final steps out."""
+    """Takes marks and gives final steps."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
@@ -85,15 +85,17 @@ class Steps:
         self._expected = max(self._expected, ranks)
 
     def join(self, rank: int) -> None:
+        """A rank takes part in the steps from now on."""
         self._ranks[rank] = _Rank()
 
     def leave(self, rank: int) -> None:
+        """A rank has ended: its last mark counts, and no further ones are waited for."""
         r = self._ranks[rank]
         self._count(r)
         r.left = True
 
     def launched(self, rank: int, count: int) -> None:
-        """So many launches from autograd threads since the last call."""
+        """Autograd threads of the rank have made so many launches since the last call."""
         if count:
             r = self._ranks[rank]
             self._count(r)
@@ -107,8 +109,8 @@ class Steps:
         allocated: Mapping[Port, int] = MappingProxyType({}),
         pace: Pace = FULL,
     ) -> None:
-        """A step mark, with the rank's memory peaks since the one before it, what it has allocated now, and the pace
-        of its work since that mark."""
+        """A step mark, with the rank's memory peaks and the pace of its work since the mark before it, and with what it
+        has allocated now."""
         r = self._ranks[rank]
         if not r.launched:
             self._count(r)
@@ -119,12 +121,12 @@ class Steps:
                 new.peaks[port] = max(new.peaks.get(port, 0), peak)
             for name, value in r.open.reports.items():
                 new.reports[name] = new.reports.get(name, 0) + value
-            new.pace = r.open.pace  # the step's; what chained optimizers add between their marks is little
+            new.pace = r.open.pace  # that of the step: chained optimizers do little between their marks
             r.ends.pop(r.open.seq, None)
         r.open = new
 
     def report(self, rank: int, name: str, value: int) -> None:
-        """A number that user code reported, such as tokens: it belongs to the next mark."""
+        """A number that user code reported, such as tokens. It belongs to the next mark."""
         reports = self._ranks[rank].reports
         reports[name] = reports.get(name, 0) + value
 
@@ -138,7 +140,7 @@ class Steps:
         self._ranks[mark.rank].ends[mark.seq] = mark.end_ns
 
     def final(self) -> Iterator[Step]:
-        """Steps that are final, each once."""
+        """Steps that have become final; each is given once."""
         while True:
             ready = self._next()
             if ready is None:
@@ -146,7 +148,7 @@ class Steps:
             yield ready
 
     def counts(self) -> dict[int, int]:
-        """Steps that each rank has marked."""
+        """How many steps each rank has marked."""
         return {rank: r.number for rank, r in sorted(self._ranks.items())}
 
     @staticmethod

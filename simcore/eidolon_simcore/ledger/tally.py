@@ -1,4 +1,4 @@
-"""What is counted over all ranks of a run and stands in its summary, beside the accounts of its steps."""
+"""Counts over all ranks that stand in the summary beside the accounts of the steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eidolon_simcore.ledger.unknown_reads import Reads
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted over all ranks for the summary."""
+    """See the module's docstring."""
 
-    unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: by rank and name: the last count
+    unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: last count by rank and name
     reads: Reads = field(default_factory=Reads)

@@ -3,11 +3,12 @@
 Emulated kernels compute nothing, so a host that reads a number off the device may read one that nobody knows. The shim
 reports each such read with its size and with what it was given instead (``interposer/torch/defaults.h``):
 
-* a *stated default*: a loss, a norm, a finite check, the tokens that a router sent to each expert, or what was computed
-  from one of them. Training goes on as it would; the summary says how often;
-* nothing, in *bulk*: more than :data:`BULK_BYTES` at once, as a checkpoint reads. The bytes are zeros that no program
-  steers by;
-* nothing: zeros in place of a size, a count, or a number with no named default. Under ``--strict`` the run fails.
+* It gave a *stated default* for a loss, a norm, a finite check, the tokens that a router sent to each expert, or what
+  was computed from one of them. Training goes on as it would, and the summary says how often this happened.
+* It gave nothing for a read in *bulk*, of more than :data:`BULK_BYTES` at once, such as a checkpoint makes. The bytes
+  are zeros that no program steers by.
+* It gave nothing for any other read: zeros stand in place of a size, a count, or a number that has no default. Under
+  ``--strict`` the run fails.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BULK_BYTES = 64 << 10  #: reads of more unknown bytes than this are bulk
 
 
 class Origin(enum.IntEnum):
-    """What a read was given; the numbers are those of ``eidolon::Origin`` in the shim."""
+    """What a read was given. The numbers are those of ``eidolon::Origin`` in the shim."""
 
     NOTHING = 0
     NUMBER = 1
@@ -31,13 +32,13 @@ class Origin(enum.IntEnum):
 
 
 class Reads:
-    """Counts of reads by (site, default, bulk)."""
+    """Counts reads by their site, by what they were given, and by whether they were in bulk."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, Origin, bool], list[int]] = {}
 
     def add(self, site: str, origin: int, size_bytes: int) -> None:
-        """One read. An origin of a newer shim counts as nothing: it fails rather than passes unseen."""
+        """Counts one read. An origin that only a newer shim knows counts as nothing, so that it is not overlooked."""
         known = Origin(origin) if 0 <= origin <= max(Origin) else Origin.NOTHING
         key = (site, known, known == Origin.NOTHING and size_bytes > BULK_BYTES)
         entry = self._counts.setdefault(key, [0, 0])
@@ -45,7 +46,7 @@ class Reads:
         entry[1] += size_bytes
 
     def entries(self) -> list[dict[str, Any]]:
-        """For the summary, in order of site."""
+        """Entries of the summary, in the order of their sites."""
         return [
             {
                 "site": site,
@@ -58,7 +59,7 @@ class Reads:
         ]
 
     def by_site(self) -> dict[str, tuple[int, int]]:
-        """(count, bytes) of each site, whatever was given."""
+        """Count and bytes of each site, whatever was given."""
         found: dict[str, tuple[int, int]] = {}
         for (site, _, _), (count, size_bytes) in self._counts.items():
             before = found.get(site, (0, 0))
@@ -66,7 +67,7 @@ class Reads:
         return found
 
     def unstated(self) -> str:
-        """What fails a strict run: one line, empty if there is nothing."""
+        """Why these reads fail a strict run, in one line; empty if they do not."""
         found = {
             site: count
             for (site, origin, bulk), (count, _) in sorted(self._counts.items())

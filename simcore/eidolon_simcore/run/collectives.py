@@ -1,12 +1,12 @@
 """Communicators and the matching of their calls.
 
-A communicator is made by ``kCommInit`` records, one of each member, whose "comm" signatures say id, rank and size.
-Its calls are matched by position: the nth call of every member is the same collective. Sends and receives are matched
-by the position in their pair and direction. Anything that does not fit ends the run with a :class:`CollectiveError`
-that names both sides: NCCL would hang or corrupt memory.
+A communicator is made by ``kCommInit`` records, one from each member, whose "comm" signatures say its id, rank and
+size. Its calls are matched by position: the nth call of every member is the same collective. Sends and receives are
+matched by the position in their pair and direction. Where calls do not fit, NCCL would hang or corrupt memory; here
+the run ends with a :class:`CollectiveError` that names both sides.
 
-A matched call is a collective of the engine (see :mod:`.fabric.network` for what it puts on the wire) and, where
-payloads are small, an exchange of bytes (:mod:`.payloads`): it happens as soon as every sender's bytes are here.
+A matched call is a collective of the engine; :mod:`.fabric.network` says what it puts on the wire. Where payloads are
+small, it is also an exchange of bytes (:mod:`.payloads`), which happens as soon as every sender's bytes have come.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.ledger.sinks import CollectiveCall
 from eidolon_simcore.run import payloads
 
-HANDLES_KEPT = 20_000  #: descriptions of collectives kept for the report of who waits for whom
+HANDLES_KEPT = 20_000  #: how many descriptions of collectives are kept, for messages that say who waits for whom
 
 
 class CollectiveError(Exception):
@@ -41,17 +41,17 @@ class Member:
 
 @dataclass(slots=True)
 class Call:
-    """One member's call, as matched."""
+    """One member's call of a collective."""
 
     rank: int
     seq: int
-    payload: bool  #: its bytes are moved
-    scale: float | None = None  #: what its bytes are multiplied by first; None: it says nothing of that
+    payload: bool  #: whether its bytes are moved
+    scale: float | None = None  #: factor of its bytes in a scaled sum; None if it states none
 
 
 @dataclass(slots=True)
 class Communicator:
-    """Members by their rank in it; complete when all are there."""
+    """A communicator, which is complete when all its members have joined. Members are known by their rank in it."""
 
     id: int
     name: str
@@ -61,25 +61,29 @@ class Communicator:
     places: dict[tuple[int, Port], int] = field(default_factory=dict)
     destroyed: int = 0
     wanted: tuner.Options = field(default_factory=tuner.Options)  #: what the environment of its rank 0 says
-    team: Team | None = None  #: once it is complete
+    team: Team | None = None  #: its members as the fabric sees them, once it is complete
 
     @property
     def complete(self) -> bool:
+        """Whether all members have joined."""
         return len(self.members) == self.size
 
     def missing(self) -> list[int]:
+        """Members that have not joined."""
         return [rank for rank in range(self.size) if rank not in self.members]
 
     def ports(self) -> list[Port]:
+        """Devices of the members, in their order."""
         return [self.members[rank].port for rank in range(self.size)]
 
     def ranks(self) -> tuple[int, ...]:
+        """Ranks of the run that the members are, in their order."""
         return tuple(self.members[rank].rank for rank in range(self.size))
 
 
 @dataclass(slots=True)
 class Split:
-    """Members of a communicator that divide it: what each chose, by its rank in the communicator."""
+    """The members of a communicator divide it. What each chose is known by its rank in the communicator."""
 
     size: int
     handle: int
@@ -87,7 +91,8 @@ class Split:
     callers: dict[int, tuple[int, int]] = field(default_factory=dict)  #: rank, sequence number of its record
 
     def places(self) -> dict[tuple[int, int], int]:
-        """By caller: its rank in the new communicator << 32 | that one's size; -1: it is in none."""
+        """The answer to each caller: ``its rank in the new communicator << 32 | the size of that one``, or -1 if it is
+        in none."""
         out = {}
         for at, (color, _) in self.chosen.items():
             members = sorted((key, other) for other, (c, key) in self.chosen.items() if c == color)
@@ -98,7 +103,7 @@ class Split:
 
 @dataclass(slots=True)
 class Match:
-    """A collective at one position: what it is, who has reached it."""
+    """A collective at one position of a communicator, and the members that have reached it."""
 
     key: tuple[int, ...]
     communicator: Communicator
@@ -113,15 +118,18 @@ class Match:
 
     @property
     def pair(self) -> bool:
+        """Whether it is a send and its receive."""
         return self.signature.name in ("send", "recv")
 
 
 @dataclass(frozen=True, slots=True)
 class Receivers:
-    """Where bytes go. Ranks are told that bytes will come only if they are not here when the call is matched."""
+    """Who is told what becomes of calls."""
 
-    deliver: Callable[[int, int, bytes], None]  #: (rank, sequence number of its record, bytes; empty: unknown)
-    awaited: Callable[[int, int, int], None]  #: (rank, sequence number, the engine's handle of the collective)
+    #: Bytes have come: (rank, sequence number of its record, the bytes, which are empty if they are not known).
+    deliver: Callable[[int, int, bytes], None]
+    #: A call is matched whose bytes have not come: (rank, sequence number, the engine's handle of the collective).
+    awaited: Callable[[int, int, int], None]
     matched: Callable[[CollectiveCall], None] = lambda _: None  #: every member has made its call
 
 
@@ -140,13 +148,14 @@ class Collectives:
         self._splits: dict[tuple[int, int], Split] = {}
         self._places: dict[tuple[int, int], int] = {}
         self._placed: set[tuple[int, Port]] = set()  # devices whose links the engine knows
-        #: time of all collectives on all members' devices by its source, not counting waits
+        #: time of all collectives on the devices of all members, by the source of the time; waits are not counted
         self.device_ns: Counter[str] = Counter()
 
     # ---- communicators --------------------------------------------------------------------------------------------
 
     def join(self, rank: int, port: Port, signature: Signature) -> int:
-        """One member's ``kCommInit``; returns the handle of the collective that completes with the communicator."""
+        """One member joins with its ``kCommInit``. Returns the handle of the collective that completes once all have
+        joined."""
         identity, at, size = (signature.get(key) for key in ("id", "rank", "size"))
         found = self._communicators.get(identity)
         if found is None:
@@ -170,14 +179,15 @@ class Collectives:
         return found.handle
 
     def _place(self, communicator: Communicator) -> None:
-        """Says at which links its members are: what their kernels leave of them is all that it gets."""
+        """Tells the engine at which links the members are: collectives get what the members' kernels leave of them."""
         for member in communicator.members.values() if communicator.size > 1 else ():
             if (member.rank, member.port) not in self._placed:
                 self._placed.add((member.rank, member.port))
                 self._engine.set_ports(member.rank, member.port.device, self._network.ports(member.port))
 
     def split(self, rank: int, seq: int, signature: Signature) -> int:
-        """One member's part in dividing a communicator; returns the handle that completes with the last member's."""
+        """One member's part in dividing a communicator. Returns the handle of the collective that completes with the
+        last member's part."""
         parent, position, at, size = (signature.get(key) for key in ("parent", "position", "rank", "size"))
         communicator = self._communicators.get(parent)
         if communicator is None or size != communicator.size or not 0 <= at < size:
@@ -238,7 +248,7 @@ class Collectives:
         return match.handle
 
     def alone_ns(self, rank: int, port: Port, signature: Signature) -> int:
-        """What a call takes if nobody waits and nothing runs beside it; 0 where :meth:`call` will refuse it."""
+        """The time of a call if nobody waits and nothing runs beside it; 0 for one that :meth:`call` will refuse."""
         communicator = self._communicators.get(signature.get("comm"))
         if communicator is None or communicator.team is None or (rank, port) not in communicator.places:
             return 0
@@ -328,7 +338,7 @@ class Collectives:
     # ---- payloads -------------------------------------------------------------------------------------------------
 
     def payload(self, rank: int, seq: int, data: bytes) -> None:
-        """The bytes that a member's call sends; empty: it does not know them."""
+        """The bytes that a member's call sends, which are empty if the member does not know them."""
         self._payloads[rank, seq] = data
         match = self._exchanges.pop((rank, seq), None)
         if match is not None:
@@ -370,11 +380,11 @@ class Collectives:
     # ---- who waits ------------------------------------------------------------------------------------------------
 
     def describe(self, handle: int) -> str:
-        """What a handle of the engine stands for."""
+        """What a handle of the engine stands for, in words."""
         return self._described.get(handle, f"collective {handle}")
 
     def waiting_for_members(self) -> list[str]:
-        """Communicators that some rank waits for, and who is missing."""
+        """Communicators that are not complete, and who is missing, in words."""
         return [
             f"communicator {_short(c.name)} lacks its ranks {', '.join(map(str, c.missing()))} of {c.size}"
             for c in self._communicators.values()
@@ -382,8 +392,11 @@ class Collectives:
         ]
 
     def overdue(self, clock_ns: Callable[[int], int], limit_ns: int) -> str | None:
-        """A collective that some member has passed by more than ``limit_ns`` of virtual time without making the call,
-        counted from the first caller's: whom it lacks, in words. ``clock_ns`` is the time of a rank."""
+        """A collective that a member has skipped, and which member, in words; None if there is none.
+
+        A member has skipped a call if its clock is more than ``limit_ns`` of virtual time past that of the callers.
+        ``clock_ns`` gives the clock of a rank.
+        """
         for match in self._matches.values():
             waiting = {call.rank for call in match.calls.values()}
             if match.since_ns is None:
@@ -398,7 +411,7 @@ class Collectives:
         return None
 
     def incomplete(self, ranks: set[int]) -> list[Blocked]:
-        """Calls that these ranks made and others did not."""
+        """Calls that these ranks have made and other members have not."""
         found = []
         for match in self._matches.values():
             made = {call.rank: call.seq for call in match.calls.values()}
@@ -433,7 +446,8 @@ def _call_of(match: Match) -> CollectiveCall:
 
 
 def _scale(signature: Signature) -> float | None:
-    """The factor of a scaled sum: the attribute holds the bits of a double; -1: none, or one that nobody knows."""
+    """The factor of a scaled sum. The attribute holds the bits of a double; -1 stands for a factor that is not known,
+    or for none."""
     bits = signature.get("scale", -1)
     return None if bits == -1 else float(struct.unpack("<d", struct.pack("<q", bits))[0])
 

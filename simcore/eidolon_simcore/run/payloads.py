@@ -1,11 +1,15 @@
 """What a collective does to small payloads: the bytes each member gets from the bytes that the members sent.
 
-On the wire a payload of n bytes is, by its length, one of three: n bytes, all of them known; n bytes and a mask of
-⌈n/8⌉ (bit i of it: byte i is known; unknown bytes are zeros); nothing, where none is known. What moves bytes moves the
-mask with them; a reduced element is known if it is at every member.
+A payload of n bytes has one of three forms on the wire, which its length tells apart:
 
-Reductions go through a wider type and are rounded once, so the result does not depend on an order of ranks that NCCL
-does not promise either.
+* n bytes: all of them are known;
+* n bytes and a mask of ⌈n/8⌉ bytes: bit i of the mask says that byte i is known, and unknown bytes are zeros;
+* nothing: no byte is known.
+
+Operations that move bytes move the mask with them. A reduced element is known if it is known at every member.
+
+Reductions go through a wider type and are rounded once. So the result does not depend on the order of the ranks, which
+NCCL does not promise either.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 
 Bytes = bytes | None
 
-#: ncclDataType_t -> (size in bytes, how its values are read: a NumPy type, or exponent and mantissa of a small float)
+#: By ncclDataType_t: size in bytes, and how values are read: a NumPy type, or the name of a small float.
 DTYPES: tuple[tuple[int, str], ...] = (
     *((1, "i1"), (1, "u1"), (4, "<i4"), (4, "<u4"), (8, "<i8"), (8, "<u8")),
     *((2, "<f2"), (4, "<f4"), (8, "<f8"), (2, "bf16"), (1, "e4m3"), (1, "e5m2")),
@@ -28,7 +32,7 @@ _NAMES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),
     *("float8_e4m3", "float8_e5m2"),
 )
-SUM, PRODUCT, MAXIMUM, MINIMUM, AVERAGE, SCALED_SUM = range(6)  #: ncclRedOp_t; the last: any custom reduction
+SUM, PRODUCT, MAXIMUM, MINIMUM, AVERAGE, SCALED_SUM = range(6)  #: ncclRedOp_t; the last is any custom reduction
 
 
 def dtype_name(dtype: int) -> str:
@@ -37,7 +41,7 @@ def dtype_name(dtype: int) -> str:
 
 
 def wider_than_a_byte(dtype: int) -> bool:
-    """Types that a switch can reduce (NVLink SHARP)."""
+    """Whether a switch can reduce the type (NVLink SHARP)."""
     return size_of(dtype) > 1
 
 
@@ -52,7 +56,7 @@ def senders(op: str, size: int, root: int) -> range:
 
 
 def receivers(op: str, size: int, root: int) -> range:
-    """Members that the operation brings bytes to."""
+    """Members to which the operation brings bytes."""
     return range(root, root + 1) if op in ("reduce", "gather") else range(size)
 
 
@@ -64,9 +68,13 @@ def sent_bytes(op: str, count: int, dtype: int, size: int) -> int:
 def exchange(
     op: str, sent: Sequence[Bytes], root: int, dtype: int, redop: int, length: int, scales: Sequence[float | None] = ()
 ) -> list[Bytes]:
-    """Results by member, as they go on the wire. ``sent`` holds one entry a member, of which those of members that do
-    not send are not looked at; ``length`` is what :func:`sent_bytes` says. ``scales`` are the members' factors in a
-    scaled sum; None: not known."""
+    """The result of each member, as it goes on the wire.
+
+    Args:
+        sent: one payload for each member; those of members that do not send are not looked at.
+        length: bytes that one sender sends, as :func:`sent_bytes` says.
+        scales: the members' factors in a scaled sum; None for one that is not known.
+    """
     size = len(sent)
     if op in ("broadcast", "scatter"):
         data, known = _decoded(sent[root], length)
@@ -94,7 +102,7 @@ def exchange(
 
 
 def _decoded(wire: Bytes, length: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Bytes and which of them are known; of another length than it should be: none."""
+    """The bytes, and which of them are known. In a payload of any other length none is."""
     if wire is not None and len(wire) == length:
         return np.frombuffer(wire, np.uint8), np.ones(length, np.bool_)
     if wire is not None and len(wire) == length + -(-length // 8):
@@ -172,7 +180,7 @@ def _narrow(values: NDArray[Any], kind: str) -> bytes:
     return values.astype(kind).tobytes()
 
 
-#: Floats of a byte: bits of the mantissa, bias of the exponent, the greatest finite number's bits.
+#: Floats of one byte: bits of the mantissa, bias of the exponent, bit pattern of the greatest finite number.
 _EIGHT_BITS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}
 
 
@@ -190,7 +198,7 @@ def _eight_bit_values(kind: str) -> NDArray[np.float64]:
 
 
 def _eight_bits(values: NDArray[np.float64], kind: str) -> NDArray[np.uint8]:
-    """The nearest patterns, ties to even; what is too large becomes the greatest finite number, as CUDA converts."""
+    """The nearest patterns, ties to even. What is too large becomes the greatest finite number, as in CUDA."""
     greatest = _EIGHT_BITS[kind][2]
     finite = _eight_bit_values(kind)[: greatest + 1]
     size = np.minimum(np.abs(values), finite[-1])

@@ -1,15 +1,15 @@
 """The gRPC service: streams on one side, one simulation thread on the other.
 
-Every stream has a thread that reads it and one that writes it (gRPC's own); they do nothing but pass messages. All
-state belongs to the thread that runs :meth:`Service.run`: it takes everything that has arrived, hands it to the
-:class:`~.simulation.Simulation`, and lets it answer once for the whole round. A blocking request is on
-its way back a fraction of a millisecond after it came.
+Every stream has a thread that reads it, and one of gRPC's own that writes it; they only pass messages on. All state
+belongs to the thread that runs :meth:`Service.run`. It takes everything that has arrived, hands it to the
+:class:`~.simulation.Simulation`, and lets that answer once for the whole round. A blocking request is answered a
+fraction of a millisecond after it came.
 
 With TLS (:class:`Security`) the agents pin the core's self-signed certificate. In both cases a hello must bring the
 run's token.
 
-Readers on other threads (HTTP) get :attr:`Service.status` and :attr:`Service.snapshot`, immutable, which the simulation
-thread replaces.
+Readers on other threads (HTTP) get :attr:`Service.status` and :attr:`Service.snapshot`. Both are immutable; the
+simulation thread replaces them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.server import RejectedError
 from eidolon_simcore.run.simulation import CLOCKS_EVERY_S, Simulation
 
-MAX_MESSAGE_BYTES = 4 << 20  #: of an agent; a larger one fails the run
-GRPC_MESSAGE_BYTES = 16 << 20  #: what gRPC itself refuses, before it is in memory
-HELLO_LIMIT_S = 10.0  #: for the first message of a stream
-ROUND = 1_000  #: messages of one round at most, so that answers do not wait for a flood
-SNAPSHOT_EVERY_S = 0.2  #: how often readers get something new; a new status at each final step, too
-STALE_S = 30.0  #: a simulation thread that did not tick for so long is not healthy
+MAX_MESSAGE_BYTES = 4 << 20  #: a larger message of an agent fails the run
+GRPC_MESSAGE_BYTES = 16 << 20  #: gRPC itself refuses larger messages, before they are in memory
+HELLO_LIMIT_S = 10.0  #: how long a stream may take for its first message
+ROUND = 1_000  #: the most messages of one round, so that answers do not wait for a flood
+SNAPSHOT_EVERY_S = 0.2  #: interval between snapshots; the status is also renewed at each final step
+STALE_S = 30.0  #: a simulation thread that has not ticked for so long is not healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Security:
         return cls(token, (directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes())
 
     def credentials(self) -> grpc.ServerCredentials:
+        """The key and the certificate as gRPC takes them."""
         return grpc.ssl_server_credentials([(self.key, self.certificate)])
 
 
@@ -67,7 +68,7 @@ class _Stream:
     def __init__(self) -> None:
         self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
         self.began_at = time.monotonic()
-        self.server: int | None = None  # after hello
+        self.server: int | None = None  # index of its server, known after hello
         self.over = False
 
     def send(self, message: pb.CoreMessage) -> None:
@@ -91,12 +92,12 @@ class Service(pb_grpc.SimulationServicer):
         self._security = security
         self._ticked_at = self._shown_at = self._snapshot_at = time.monotonic()
         self._shown_steps = 0
-        self.status: Mapping[str, Any] = simulation.status()  #: replaced, never changed: any thread may read it
-        self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: the same
+        self.status: Mapping[str, Any] = simulation.status()  #: any thread may read it: it is replaced, never changed
+        self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: any thread may read it too
         self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | _Opened | None]] = queue.SimpleQueue()
-        self._streams: set[_Stream] = set()  # that said hello
-        self._silent: set[_Stream] = set()  # that did not yet
-        # threads are made as streams need them; there may be a few more streams than servers while one reconnects
+        self._streams: set[_Stream] = set()  # streams that have said hello
+        self._silent: set[_Stream] = set()  # streams that have not yet
+        # Threads are made as streams need them. There may be a few more streams than servers while one reconnects.
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 16, thread_name_prefix="stream"),
             options=[
@@ -105,7 +106,7 @@ class Service(pb_grpc.SimulationServicer):
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                # An agent whose machine vanished is noticed, so that its successor is not refused.
+                # A broken connection is noticed even if the machine behind it vanished: its successor is not refused.
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 5_000),
             ],
@@ -128,7 +129,7 @@ class Service(pb_grpc.SimulationServicer):
         return f"{host}:{port}"
 
     def cancel(self) -> None:
-        """From any thread or signal handler: end the run."""
+        """Ends the run. Any thread or signal handler may call it."""
         self._inbox.put((None, None))
 
     # ---- gRPC's threads -------------------------------------------------------------------------------------------
@@ -136,6 +137,7 @@ class Service(pb_grpc.SimulationServicer):
     def Connect(  # noqa: N802 (the name is the protocol's)
         self, request_iterator: Iterator[pb.AgentMessage], context: grpc.ServicerContext
     ) -> Iterator[pb.CoreMessage]:
+        """One stream: gRPC calls this on a thread of its own for each agent that connects."""
         stream = _Stream()
         self._inbox.put((stream, _Opened()))
 
@@ -144,7 +146,7 @@ class Service(pb_grpc.SimulationServicer):
                 for message in request_iterator:
                     self._inbox.put((stream, message))
             except grpc.RpcError:
-                pass  # the stream broke: told below like an orderly end
+                pass  # the stream broke, which is reported below like an orderly end
             except Exception:
                 if context.is_active():
                     raise
@@ -187,7 +189,7 @@ class Service(pb_grpc.SimulationServicer):
             self._server.stop(grace=1.0).wait()
 
     def healthy(self) -> bool:
-        """From any thread: the simulation thread goes round, or has ended the run."""
+        """True if the simulation thread still goes round, or has ended the run. Any thread may ask."""
         return time.monotonic() - self._ticked_at < STALE_S
 
     def _show(self, now: float) -> None:
@@ -249,7 +251,7 @@ class Service(pb_grpc.SimulationServicer):
             stream.end(error)
 
     def _end_silent(self, now: float) -> None:
-        """Ends streams that never said who they are. They are strangers: the run does not care."""
+        """Ends streams that have not said hello in time. They are strangers' and do not concern the run."""
         for stream in [s for s in self._silent if now - s.began_at > HELLO_LIMIT_S]:
             self._silent.discard(stream)
             stream.end(RejectedError("DEADLINE_EXCEEDED", f"no hello within {HELLO_LIMIT_S:g} s"))

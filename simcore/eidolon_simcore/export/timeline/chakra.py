@@ -1,22 +1,22 @@
-"""A recording as Chakra execution traces (MLCommons), which ASTRA-sim and SimAI read: one file a rank.
+"""A recording as Chakra execution traces (MLCommons), which ASTRA-sim and SimAI read: one file for each rank.
 
 A trace is a graph. Every operation of a device becomes a node: computation (``COMP_NODE``), a collective
-(``COMM_COLL_NODE``), a send or receive. What the host did between launches becomes a node with ``is_cpu_op``. Edges are
-those that the program made, not ones guessed from times:
+(``COMM_COLL_NODE``), a send or a receive. What the host did between launches becomes a node with ``is_cpu_op``. Edges
+are those that the program made. None is guessed from times:
 
-* an operation depends on the one before it on its stream, on what its stream was told to wait for (events), and on
+* an operation depends on the one before it on its stream, on the events that its stream was told to wait for, and on
   the host that issued it;
 * the host's next node depends on the one before, and on what the host waited for.
 
 So another simulator that runs the graph with another network gets its own times. Edges to what lies before the window
-are left out. Times are whole microseconds in Chakra: each node's is the difference of its rounded ends, so that sums
-along a lane stay exact to one microsecond.
+are left out. Chakra's times are whole microseconds. The time of a node is the difference of its rounded ends, so that
+sums along a lane stay exact to one microsecond.
 
 Collectives name their communicator by ``pg_name``; ``PREFIX.groups.json`` lists the members, as ASTRA-sim's
 configuration of communicator groups does.
 
-The messages (``et_def.proto`` of Chakra 0.0.4, package ``ChakraProtoMsg``) are described here by their field numbers,
-as far as they are used.
+The messages are those of ``et_def.proto`` in Chakra 0.0.4 (package ``ChakraProtoMsg``). Those that are used are
+described here by their field numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from eidolon_simcore.engine.interface import Op
 from eidolon_simcore.export.timeline.reading import HOST, Timeline
 
 VERSION: Final = "0.0.4"
-RANKS: Final = 32  #: whose spans are in memory at a time
+RANKS: Final = 32  #: how many ranks have their spans in memory at a time
 COMP, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7  #: NodeType
 #: CollectiveCommType by the operation's name.
 COLLECTIVES: Final = {
@@ -74,7 +74,7 @@ def write(timeline: Timeline, prefix: Path, window: tuple[int, int], ranks: Iter
 
 @dataclass(slots=True)
 class Node:
-    """A node of a trace; times in ns."""
+    """A node of a trace. Times are in nanoseconds."""
 
     id: int
     name: str
@@ -87,7 +87,7 @@ class Node:
 
 
 class _Graph:
-    """Nodes of one rank, from its rows in the order of the program."""
+    """Makes the nodes of one rank from its rows, which come in the order of the program."""
 
     def __init__(
         self, timeline: Timeline, rank: int, calls: dict[int, tuple[int, ...]], window: tuple[int, int]
@@ -151,7 +151,7 @@ class _Graph:
 
     def _communicate(self, node: Node, call: int) -> None:
         if call not in self._calls:
-            return  # the making of a communicator: takes time, moves nothing
+            return  # the making of a communicator takes time but moves nothing
         op, count, group, position, _ = self._calls[call]
         name = self._timeline.ops[op]
         members = self._timeline.communicators[group][1]
@@ -171,7 +171,7 @@ class _Graph:
 def _by_rank(
     timeline: Timeline, window: tuple[int, int], ranks: list[int]
 ) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """Every rank with its rows, in the order of its program."""
+    """Every rank, with its rows in the order of its program."""
     parts: dict[int, list[NDArray[np.int64]]] = {rank: [] for rank in ranks}
     for spans in timeline.spans(window, ranks):
         end = spans["start"] + spans["length"]
@@ -204,7 +204,7 @@ def _divide(parts: dict[int, list[NDArray[np.int64]]], of: NDArray[Any], columns
 def _write(path: Path, nodes: Iterable[Node]) -> None:
     message = _messages()
     with path.open("wb") as file:
-        target = cast("io.BytesIO", file)  # what the annotation of protobuf asks for; any stream will do
+        target = cast("io.BytesIO", file)  # protobuf's annotation asks for this type, but any stream will do
         proto.serialize_length_prefixed(message["GlobalMetadata"](version=VERSION), target)
         for node in nodes:
             start = _micros(node.start_ns)

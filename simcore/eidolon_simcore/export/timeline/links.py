@@ -1,8 +1,8 @@
 """How much links carry over time, from the collectives that used them.
 
-The engine shares links from instant to instant; the recording keeps what each collective put on each link, and when it
-began and ended on every member. So a link's counter is the sum of the *mean* rates of the collectives under way: its
-integral is exact, what happened within one collective is levelled out.
+The engine shares links anew at every instant, but the recording only keeps what each collective put on each link, and
+when it began and ended on every member. So the counter of a link is the sum of the *mean* rates of the collectives
+under way. Its integral is exact; what happened within one collective is averaged.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from eidolon_simcore.engine.interface import Op
 from eidolon_simcore.export.timeline.reading import Timeline
 
-MOST_LINKS: Final = 64  #: that get a counter: those that carry most
+MOST_LINKS: Final = 64  #: how many links get a counter: those that carry most
 
 
 class Links:
-    """Collects spans of collectives; then knows the counters."""
+    """Collects spans of collectives, and then gives the counters."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._seen: dict[int, tuple[int, int]] = {}  # call -> latest start, end
 
     def take(self, spans: dict[str, NDArray[Any]]) -> None:
-        """Spans of all members: the last that comes to a collective begins it."""
+        """Takes spans of all members. A collective begins when its last member comes to it."""
         at = (spans["op"] == Op.COLLECTIVE) & (spans["call"] > 0)
         ends = spans["start"][at] + spans["length"][at]
         for call, start, end in zip(
@@ -59,6 +59,6 @@ def _levels(changes: list[tuple[int, float]]) -> list[tuple[int, float]]:
     times, deltas = (np.array(column) for column in zip(*changes, strict=True))
     order = np.argsort(times, kind="stable")
     times, levels = times[order], np.cumsum(deltas[order])
-    last = np.append(times[1:] != times[:-1], True)  # of several changes at a time, what they come to
-    levels = np.where(np.abs(levels) < 1, 0.0, levels)  # rounding
+    last = np.append(times[1:] != times[:-1], True)  # of several changes at one time, only their result counts
+    levels = np.where(np.abs(levels) < 1, 0.0, levels)  # less than a byte/s is an error of rounding
     return list(zip(times[last].tolist(), levels[last].tolist(), strict=True))

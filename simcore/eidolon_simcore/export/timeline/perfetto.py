@@ -1,8 +1,8 @@
-"""A recording as a Perfetto trace (https://ui.perfetto.dev opens it), written as it is read.
+"""A recording as a Perfetto trace (https://ui.perfetto.dev opens it), which is written while the recording is read.
 
-Every rank is a process with these tracks: its steps, its host lane (waits), each stream of each device, what it has
-allocated on each device. Arrows join the members of a collective, from the one that came first to the last. For the
-run as a whole: steps, what links carry, and where the engine corrected itself.
+Every rank is a process with these tracks: its steps, the waits of its host lane, each stream of each device, and what
+it has allocated on each device. Arrows join the members of a collective, from the one that came first to the last. The
+run as a whole has tracks for its steps, for what links carry, and for where the engine corrected itself.
 
 The messages are those of the PyPI package ``perfetto``. Names are written once and then referred to by number, so a
 span takes about 40 bytes.
@@ -21,12 +21,12 @@ from eidolon_simcore.engine.interface import Op
 from eidolon_simcore.export.timeline.links import Links
 from eidolon_simcore.export.timeline.reading import HOST, Lane, Timeline
 
-PACKETS: Final = 4_096  #: serialized together
+PACKETS: Final = 4_096  #: how many packets are serialized together
 _SEQUENCE: Final = 1
 _BEGIN, _END = pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END
 _COUNTER, _INSTANT = pb.TrackEvent.TYPE_COUNTER, pb.TrackEvent.TYPE_INSTANT
-_RUN: Final = 1  #: pid of the run as a whole; ranks follow
-_COUNTERS: Final = 2_000  # in the order of tracks: behind streams
+_RUN: Final = 1  #: pid of the run as a whole; those of ranks follow
+_COUNTERS: Final = 2_000  # place of counters in the order of tracks: behind streams
 
 
 def write(timeline: Timeline, file: BinaryIO, window: tuple[int, int], ranks: Collection[int] | None = None) -> int:
@@ -52,7 +52,7 @@ class _Writer:
         self._steps()
         links = Links(self._timeline)
         chosen = np.array(self._ranks, np.uint32)
-        for spans in self._timeline.spans(self._window):  # of all ranks: who comes last begins a collective
+        for spans in self._timeline.spans(self._window):  # of all ranks, since the last one to come begins a collective
             links.take(spans)
             keep = np.isin(spans["rank"], chosen)
             if keep.any():
@@ -109,7 +109,7 @@ class _Writer:
 
     def _memory(self) -> None:
         chosen = set(self._ranks)
-        before: dict[tuple[int, int], int] = {}  # what a window begins with
+        before: dict[tuple[int, int], int] = {}  # what is allocated when the window begins
         for rank, device, time, count in self._timeline.rows("memory"):
             if rank not in chosen:
                 continue
@@ -177,7 +177,7 @@ class _Writer:
         return self._track((rank, "lane", lane), name, self._rank(rank), order=2 + min(lane, 900))
 
     def _track(self, key: tuple[Any, ...], name: str, parent: int, order: int = 0, unit: str = "") -> int:
-        """``unit``: of a counter; none: a track of slices."""
+        """The track of this key, made if need be. One with a ``unit`` is a counter, one without has slices."""
         known = self._tracks.get(key)
         if known is not None:
             return known
@@ -228,7 +228,7 @@ class _Writer:
                 annotation.string_value_iid = self._name("debug_annotation_string_values", value, packet)
 
     def _name(self, which: str, text: str, packet: pb.TracePacket) -> int:
-        """The number of a name, told to readers by the packet that uses it first."""
+        """The number of a name. The packet that uses it first tells it to readers."""
         known = self._names.get((which, text))
         if known is None:
             known = self._names[which, text] = len(self._names) + 1

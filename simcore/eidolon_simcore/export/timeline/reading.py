@@ -1,4 +1,4 @@
-"""A recorded run, as trace writers read it: its names, its steps, its spans in a window."""
+"""A recorded run as trace writers read it: its names, its steps, and its spans in a window of time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from eidolon_simcore.engine.interface import Op
 from eidolon_simcore.export.timeline.store import Recording, RecordingError
 from eidolon_simcore.ledger.sinks import NO_DEVICE
 
-#: Operations of the host lane that have a length: waits, and sleeping outside of all calls.
+#: Operations of the host lane that take time: waits, and sleeping outside of all calls.
 HOST: Final = np.zeros(256, bool)
 HOST[[Op.SYNC_LANE, Op.SYNC_KEY, Op.SYNC_DEVICE, Op.RESUME]] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """A step of the run, and when it began and ended in virtual time."""
+
     index: int
     name: str
     start_ns: int
@@ -28,22 +30,25 @@ class Step:
 
 
 class Lane(NamedTuple):
+    """A lane of a rank: its host lane, a stream, or one on which a communicator is made."""
+
     server: int
     device: int
 
     @property
     def makes_communicators(self) -> bool:
+        """Whether it is a lane on which a communicator is made, which belongs to no device."""
         return self.device == NO_DEVICE
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What spans are called."""
+    """What spans are called, and where their cost comes from."""
 
     name: str
-    kind: str  #: of signature: kernel, gemm, copy, collective, ...; call: a host call
-    source: str  #: of its cost; empty where it has none
-    operator: str  #: of the framework, where known
+    kind: str  #: kind of the signature (kernel, gemm, copy, collective, ...), or ``call`` for a host call
+    source: str  #: where its cost comes from; empty for what has none
+    operator: str  #: the framework's operator, where that is known
 
 
 class Timeline:
@@ -62,7 +67,8 @@ class Timeline:
         self.ranks = sorted({rank for rank, _ in self.lanes})
 
     def window(self, first: int | None, last: int | None) -> tuple[int, int]:
-        """The times (ns) between which the steps of these numbers happened; None: from the first, to the last."""
+        """The times (ns) between which the steps of these numbers happened. None stands for the first step, or for the
+        last."""
         known = {step.index: step for step in self.steps}
         if not known:
             return 0, (1 << 63) - 1
@@ -75,7 +81,8 @@ class Timeline:
         return start, known[last].end_ns if last is not None else (1 << 63) - 1
 
     def spans(self, window: tuple[int, int], ranks: Collection[int] | None = None) -> Iterator[dict[str, NDArray[Any]]]:
-        """Spans that reach into the window, of all ranks or some, as they were recorded: each lane's in their order."""
+        """Spans of all ranks, or of some, that reach into the window, as they were recorded: those of a lane in their
+        order."""
         chosen = None if ranks is None else np.array(sorted(ranks), np.uint32)
         for block in self.recording.blocks("spans", window):
             columns = block.columns

@@ -1,10 +1,10 @@
 """The recorder: a sink (:mod:`.ledger.sinks`) that writes what is final into a recording.
 
-Tables of the recording, one row each for ...
+The tables of the recording have one row each for ...
 
 ======== ==============================================================================================================
 spans    an operation of a device, or a wait of the host: ``rank lane label op start length ahead seq call``; ``ahead``
-         is how long before its start it was issued, ``call`` that of a collective (0: none)
+         is how long before its start it was issued, ``call`` that of a collective (0 stands for none)
 calls    a collective: ``call op bytes communicator position pattern`` (``op`` and the last two are numbers of names)
 orders   what orders lanes of a rank: ``rank seq op lane value``; with the spans it says what depends on what
 memory   what a rank has allocated on a device from a time on: ``rank device time bytes``
@@ -12,9 +12,9 @@ steps    the end of a step on a rank: ``step rank end``
 progress where the engine was: ``time rollbacks depth`` (the last two since the row before)
 ======== ==============================================================================================================
 
-Times are nanoseconds of virtual time. What the recorder itself keeps is bounded by what is under way: calls whose
-spans have yet to come, memory changes whose time is not known yet. It hands arrays over once :data:`ROWS` have come
-together or a step has ended.
+Times are nanoseconds of virtual time. The recorder itself keeps only what is under way: calls whose spans have yet to
+come, and changes of memory whose time is not known yet. It hands arrays over once :data:`ROWS` rows have come together
+or a step has ended.
 
 A change of memory is a record without a time of its own: it gets the time at which the next operation of its rank was
 issued.
@@ -40,14 +40,14 @@ from eidolon_simcore.ledger.labels import Labels
 from eidolon_simcore.ledger.sinks import CollectiveCall, Sink
 from eidolon_simcore.ledger.steps import Step
 
-ROWS: Final = 1 << 16  #: of a block
+ROWS: Final = 1 << 16  #: rows of a block
 #: Operations that say what waits for what.
 ORDERS: Final = np.zeros(256, bool)
 ORDERS[[Op.RECORD, Op.WAIT, Op.SYNC_LANE, Op.SYNC_KEY, Op.SYNC_DEVICE]] = True
 
 
 def recorders(plan: Plan, out: Path, engine: NetworkEngine) -> list[Callable[[Labels, Network], Sink]]:
-    """What makes the sinks of a run that is to be recorded: one recorder, or none if it is not."""
+    """Makers of the sinks that record the run: one recorder, or none if the plan does not ask for it."""
     limit_bytes = plan.recording_limit_bytes
     if limit_bytes is None:
         return []
@@ -62,14 +62,14 @@ class _Rank:
 
 
 class Recorder:
-    """See the module's docstring.
+    """See the module's docstring; the methods of a sink are those of :class:`~.ledger.sinks.Sink`.
 
     Args:
         directory: where the recording goes.
-        limit_bytes: its size at most.
-        labels: the run's, which grow.
-        network: whose links the patterns of collectives name.
-        counters: the engine's.
+        limit_bytes: the greatest size of the recording.
+        labels: the labels of the run, which grow.
+        network: the network whose links the patterns of collectives name.
+        counters: gives the engine's counters.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Recorder:
         self._network, self._linked = network, 0
         self._counters, self._counted = counters, (0, 0)
         self._ranks: dict[int, _Rank] = {}
-        self._numbers: dict[str, dict[Any, int]] = {}  # of names, by kind
-        self._patterns: dict[int, tuple[int, Pattern]] = {}  # by identity; the pattern is kept so that it stays so
+        self._numbers: dict[str, dict[Any, int]] = {}  # numbers of names, by kind
+        self._patterns: dict[int, tuple[int, Pattern]] = {}  # by identity, which the kept pattern holds
         self._spans: list[tuple[int, NDArray[Any], NDArray[np.uint64] | None]] = []
         self._orders: list[tuple[int, NDArray[Any]]] = []
         self._calls: list[tuple[int, ...]] = []
         self._memory: list[tuple[int, ...]] = []
-        self._rows = self._order_rows = 0
+        self._rows = 0
         self._end_ns = 0
 
     # ---- as a sink ------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Recorder:
         self._writer.name("lane", rank=rank, lane=lane, server=server, device=device)
 
     def mark(self, rank: int, seq: int, work: Work) -> None:
-        """Steps say where they end."""
+        """Marks are not recorded: steps say where they end."""
 
     def collective(self, call: CollectiveCall) -> None:
         for rank, seq in zip(call.ranks, call.seqs, strict=True):
@@ -119,7 +119,6 @@ class Recorder:
         kept = operations[ORDERS[operations["op"]]]
         if len(kept):
             self._orders.append((rank, kept))
-            self._order_rows += len(kept)
 
     def spans(self, rank: int, spans: NDArray[Any]) -> None:
         state = self._rank(rank)
@@ -183,7 +182,7 @@ class Recorder:
         return number
 
     def _place(self, rank: int, state: _Rank, spans: NDArray[Any]) -> None:
-        """Gives changes of memory their time."""
+        """Gives changes of memory the times at which they happened."""
         seqs = spans["seq"]
         last = int(seqs[-1])
         while state.memory and state.memory[0][0] <= last:
@@ -193,7 +192,7 @@ class Recorder:
             self._memory.append((rank, device, int(spans["issue_ns"][at]), count))
 
     def _flush(self) -> None:
-        """Hands over everything that has come together: names first, since rows name them."""
+        """Hands over everything that has come together. Names go first, since rows refer to them."""
         for label in self._labels.all[self._labelled :]:
             kind = label.name.partition(" ")[0] if label.shown else "call"
             shown = label.shown or label.name
@@ -211,7 +210,7 @@ class Recorder:
         spans, self._spans = self._spans, []
         if spans:
             self._writer.block("spans", lambda: _span_columns(spans), _window)
-        self._rows = self._order_rows = 0
+        self._rows = 0
         self._progress()
 
     def _progress(self) -> None:

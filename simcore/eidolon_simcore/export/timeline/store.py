@@ -1,4 +1,4 @@
-"""Files of a recording: columns of integers, compressed, written as they come, bounded.
+"""The files of a recording: compressed columns of integers, written as they come, up to a limit.
 
 A recording is a directory::
 
@@ -6,14 +6,15 @@ A recording is a directory::
     names.jsonl        what numbers in columns stand for, one JSON object a line: labels, lanes, links, steps, ...
     000000.columns     blocks, one behind the other; then 000001.columns, ...
 
-A *block* is a table's next rows: a length (4 bytes, little-endian), a header in JSON of that length, the columns. Each
-column is an array of integers, kept as differences where these are smaller, less its least value, in the narrowest
-unsigned type that holds it, compressed with Zstandard. Kernels of a training step come out at two to four bytes each.
+A *block* holds the next rows of a table: a length (4 bytes, little-endian), a header in JSON of that length, and the
+columns. A column is an array of integers. It is kept as differences where these are smaller; its least value is taken
+off, and the rest is stored in the narrowest unsigned type that holds it, compressed with Zstandard. A kernel of a
+training step takes two to four bytes.
 
-The size is bounded by dropping the oldest file of blocks: what is kept of a run that is too long is its end. Writing
-happens in a thread of its own, so the one that calls pays only for handing arrays over. A disk that is full ends the
-recording, not the run: the reason stands in ``recording.json``. A block that was cut short (the machine went down) ends
-what can be read, and is no error.
+The size is bounded by dropping the oldest file of blocks, so what is kept of a long run is its end. A thread of its own
+writes the blocks, so callers only pay for handing arrays over. If the disk is full, the recording ends, but not the
+run; ``recording.json`` states the reason. A block that was cut short, because the machine went down, ends what can be
+read, and is no error.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ import zstandard
 from numpy.typing import NDArray
 
 FORMAT: Final = 1
-FILES: Final = 16  #: the recording is cut into so many files at least, so that dropping one loses little
+FILES: Final = 16  #: the recording is cut into at least so many files, so that dropping one loses little
 MOST_FILE_BYTES: Final = 64 << 20
-LEVEL: Final = 1  #: of Zstandard: higher ones gain a tenth and cost double
-WAITING: Final = 64  #: blocks that may wait for the disk; then the caller waits
-WAIT_S: Final = 10.0  #: but not longer than this
-CLOSE_S: Final = 30.0  #: for all that waits at the end
+LEVEL: Final = 1  #: of Zstandard; higher levels save a tenth and take twice as long
+WAITING: Final = 64  #: blocks that may wait for the disk before the caller has to wait
+WAIT_S: Final = 10.0  #: how long the caller waits at most
+CLOSE_S: Final = 30.0  #: how long writing what is left may take at the end
 _LENGTH: Final = struct.Struct("<I")
 _INFINITE: Final = (-(1 << 63), (1 << 63) - 1)
 
@@ -46,12 +47,12 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 class RecordingError(Exception):
-    """What is there is no recording, or one of another version; the message says which."""
+    """There is no recording, or one of another version; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of a table. ``window``: the times (ns) between which all of it happened."""
+    """Rows of a table. ``window`` has the times (ns) between which all of them happened."""
 
     table: str
     columns: dict[str, NDArray[Any]]
@@ -59,6 +60,7 @@ class Block:
 
     @property
     def rows(self) -> int:
+        """How many rows there are."""
         return len(next(iter(self.columns.values()), ()))
 
 
@@ -74,8 +76,8 @@ class Writer:
         self._file_bytes = max(1, min(MOST_FILE_BYTES, limit_bytes // FILES))
         self._names: TextIO = (directory / "names.jsonl").open("w", encoding="utf-8")
         self._file: BinaryIO | None = None
-        self._files: list[tuple[Path, int, int]] = []  # closed ones: path, bytes, spans
-        self._present = [0, 0]  # bytes and rows of the open one
+        self._files: list[tuple[Path, int, int]] = []  # files that are closed: path, bytes, spans
+        self._present = [0, 0]  # bytes and rows of the open file
         self._number = 0
         self._dropped_rows = 0
         self._compressor = zstandard.ZstdCompressor(level=LEVEL)
@@ -86,12 +88,12 @@ class Writer:
         self._thread.start()
 
     def name(self, kind: str, **fields: Any) -> None:
-        """Says what a number stands for; see :attr:`Recording.names`."""
+        """States what a number stands for; see :meth:`Recording.names`."""
         line = json.dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n"
         self._hand_over(partial(self._names.write, line))
 
     def block(self, table: str, make: Callable[[], Columns], window: Callable[[Columns], tuple[int, int]]) -> None:
-        """Appends rows. ``make`` is called by the writing thread: what it needs must not change any more."""
+        """Appends rows. The writing thread calls ``make``, so what that reads must not change any more."""
         self._hand_over(lambda: self._write(table, make(), window))
 
     def close(self, facts: Mapping[str, Any]) -> None:
@@ -119,12 +121,12 @@ class Writer:
     def _work(self) -> None:
         while (task := self._queue.get()) is not None:
             if self._problem:
-                continue  # what comes is taken and dropped, so that nobody waits
+                continue  # further blocks are taken and dropped, so that nobody waits
             try:
                 task()
             except OSError as error:
                 self._problem = f"{error.filename or self._directory}: {error.strerror or error}"
-            except Exception as error:  # a bug here must not hold the run either
+            except Exception as error:  # a bug here must not stop the run either
                 self._problem = f"{type(error).__name__}: {error}"
 
     def _write(self, table: str, columns: Columns, window: Callable[[Columns], tuple[int, int]]) -> None:
@@ -225,7 +227,7 @@ class Recording:
                     yield Block(table, columns, (first, last))
 
     def size_bytes(self) -> int:
-        """What the recording takes on disk."""
+        """How much room the recording takes on disk."""
         return sum(path.stat().st_size for path in self._directory.iterdir())
 
 
@@ -242,7 +244,7 @@ def _header(file: BinaryIO) -> dict[str, Any] | None:
 
 
 def pack(column: NDArray[Any]) -> tuple[list[Any], bytes]:
-    """The bytes of a column, not yet compressed, and what :func:`unpack` needs to know."""
+    """The bytes of a column, not yet compressed, and what :func:`unpack` needs to read them."""
     values = column.astype(np.int64) if column.dtype.kind == "i" else column.astype(np.uint64).view(np.int64)
     differences = np.diff(values, prepend=values[:1])
     by_difference = _range(differences) < _range(values)
