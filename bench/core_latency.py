@@ -66,6 +66,7 @@ def measure(command: list[str], records: int) -> list[float]:
 
 
 def main() -> None:
+    """Prints the round trips of a call through the core."""
     from fakes import CORE
 
     with tempfile.TemporaryDirectory() as out:

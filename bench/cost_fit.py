@@ -31,6 +31,7 @@ Row = tuple[Signature, Signature | None, float]
 
 
 def rows(path: Path) -> list[Row]:
+    """Work of a trace that no collective ran beside, with nanoseconds."""
     busy = collectives(path)
     return [
         (row.signature, row.operator, row.ns)
@@ -40,6 +41,7 @@ def rows(path: Path) -> list[Row]:
 
 
 def points(all_rows: Iterable[Row]) -> list[Known]:
+    """The same as points of a table, as far as the roofline knows their work."""
     analysed = ((analyse(ROOFLINE, signature, operator), ns) for signature, operator, ns in all_rows)
     return [Known(analysis.work, ns) for analysis, ns in analysed if analysis is not None]
 
@@ -56,6 +58,7 @@ def gemms() -> list[Known]:
 
 
 def compare(title: str, of: list[Row], model: CostModel) -> None:
+    """Prints measured and estimated times of these rows, in all and by kind of work."""
     measured = estimated = 0.0
     families: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     sources: collections.Counter[str] = collections.Counter()
@@ -73,6 +76,7 @@ def compare(title: str, of: list[Row], model: CostModel) -> None:
 
 
 def held_out_gemms(seed: int = 8) -> None:
+    """Prints the errors of GEMMs that were drawn at random and left out of the table."""
     table = gemms()
     random.Random(seed).shuffle(table)
     cut = len(table) // 5
@@ -86,6 +90,7 @@ def held_out_gemms(seed: int = 8) -> None:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     traces = {Path(path): rows(Path(path)) for path in sys.argv[1:]}
     base = gemms()
     for path, own in traces.items():

@@ -59,6 +59,7 @@ def lookup(prices: _engine.Prices, batch: int) -> float:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.cost_lookup", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="exit 1 where the bar is missed")
     arguments = parser.parse_args()

@@ -70,6 +70,7 @@ def gemms() -> list[float]:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.held_out", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     arguments = parser.parse_args()

@@ -139,6 +139,7 @@ class Scraper(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
+        """Asks until it is over."""
         while not self.over.wait(1.0):
             if self.snapshot is not None:
                 metrics.page(self.snapshot)
@@ -146,6 +147,7 @@ class Scraper(threading.Thread):
 
 
 def compare(out: Path, pairs: int = 100) -> None:
+    """Prints the core's speed with metrics and without, in pairs that take turns."""
     runs = {name: Run(out / name, GPUS, account=name == "with") for name in ("with", "without")}
     rates: dict[str, list[float]] = {"with": [], "without": []}
     scraper = Scraper()
@@ -166,6 +168,7 @@ def compare(out: Path, pairs: int = 100) -> None:
 
 
 def scrape(out: Path, ranks: int = 1024) -> None:
+    """Prints what the pages of many ranks take."""
     run = Run(out, ranks, account=True, kernels=4)
     for _ in range(3):
         run.play(run.step())
@@ -188,6 +191,7 @@ def scrape(out: Path, ranks: int = 1024) -> None:
 
 
 def main() -> None:
+    """Runs both measurements in a temporary folder."""
     with tempfile.TemporaryDirectory() as out:
         compare(Path(out))
         scrape(Path(out) / "many")

@@ -28,6 +28,7 @@ def speed(run: Run) -> tuple[float, float, int]:
 
 
 def main() -> None:
+    """Prints the core's speed with a recorder and without, and the size of a recording."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
         recorders: list[Recorder] = []

@@ -36,6 +36,7 @@ class Echo(pb_grpc.SimulationServicer):
     def Connect(  # noqa: N802
         self, messages: Iterator[pb.AgentMessage], context: grpc.ServicerContext
     ) -> Iterator[pb.CoreMessage]:
+        """Answers the batches of one agent."""
         del context
         for message in messages:
             match message.WhichOneof("message"):
@@ -55,6 +56,7 @@ class Echo(pb_grpc.SimulationServicer):
 
 
 def serve(pipe: Connection) -> None:
+    """Serves :class:`Echo` until something comes through the pipe, which is told the port first."""
     server = grpc.server(futures.ThreadPoolExecutor(4))
     pb_grpc.add_SimulationServicer_to_server(Echo(), server)
     pipe.send(server.add_insecure_port("127.0.0.1:0"))
@@ -64,6 +66,7 @@ def serve(pipe: Connection) -> None:
 
 
 def play(directory: Path, calls: int, pipe: Connection) -> None:
+    """Plays a rank that asks so many times; sends the seconds of each call through the pipe."""
     writer = RingWriter(directory)
     times = []
     for _ in range(calls):
@@ -97,11 +100,13 @@ def bare(core: str, calls: int) -> list[float]:
 
 
 def show(label: str, times: list[float]) -> None:
+    """Prints how long calls took: 5th percentile, median, 99th percentile."""
     low, median, high = np.percentile(np.array(times) * 1e6, [5, 50, 99])
     print(f"{label:32} {len(times):6} calls   5 % {low:7.0f} us   median {median:7.0f} us   99 % {high:7.0f} us")
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--calls", type=int, default=1000)

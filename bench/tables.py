@@ -195,6 +195,7 @@ def write_copies(paths: list[Path], gpu: str, note: str) -> None:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", choices=GPUS, default="h100", help="what the traces and operators were measured on")
     parser.add_argument("--traces", type=Path, nargs="*", default=[])

@@ -107,6 +107,7 @@ def _unpacked(table: pa.Table) -> list[Event]:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.trace_files", description="Packs and unpacks traces.")
     parser.add_argument("what", choices=("pack", "unpack"))
     parser.add_argument("traces", type=Path, nargs="+")

@@ -31,6 +31,7 @@ class Query:
     legend: str = "{{run}}"
 
     def text(self) -> str:
+        """The expression with the selector in it."""
         return self.expr.replace("{, ", SELECTOR + ", ").replace("{}", SELECTOR + "}")
 
 
@@ -389,6 +390,7 @@ DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
 def build_panel(panel: Panel, number: int, x: int, y: int) -> Any:
+    """A panel with this number at this place of the dashboard's grid."""
     make = {"stat": stat, "bars": bargauge, "heat": heatmap}.get(panel.kind, timeseries)
     builder: Any = make.Panel().title(panel.title).description(panel.help).datasource(DATASOURCE).unit(panel.unit)
     builder.id(number).grid_pos(models.GridPos(h=panel.height, w=panel.width, x=x, y=y))
@@ -468,6 +470,7 @@ def _query_variable(name: str, label: str, query: str) -> Any:
 
 
 def main() -> int:
+    """Writes or checks the dashboards; returns the exit code."""
     stale = 0
     for name in DASHBOARDS:
         path, text = OUT / f"{name}.json", build(name)

@@ -64,6 +64,7 @@ class Function(NamedTuple):
 
     @property
     def lines(self) -> int:
+        """How many lines it has."""
         return self.end - self.begin + 1
 
 
@@ -137,6 +138,7 @@ def written(paths: list[str]) -> list[str]:
 
 
 def functions(path: str, text: str) -> list[Function]:
+    """Functions of a file, by the language that its name tells."""
     return list(python_functions(text) if path.endswith(".py") else native_functions(text))
 
 

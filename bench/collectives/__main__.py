@@ -34,11 +34,13 @@ OUTLIERS = {("all_reduce", 1 << 20), ("all_reduce", 1 << 28)}  #: of the host-is
 
 
 def bus_gb_per_s(p: Point, us: float) -> float:
+    """Bus bandwidth in GB/s as nccl-tests counts it, of a point that takes so many microseconds."""
     factor = 1.0 if p.op in ("broadcast", "send") else tuner.steps(p.op, p.ranks) / p.ranks
     return factor * p.bytes / us / 1e3
 
 
 def size_text(size: int) -> str:
+    """Bytes with a binary unit, as "256 MiB"."""
     for unit, scale in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << scale:
             return f"{size / (1 << scale):g} {unit}"
@@ -46,6 +48,7 @@ def size_text(size: int) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean; NaN without values."""
     return sum(values) / len(values) if values else math.nan
 
 
@@ -139,6 +142,7 @@ def _summary(title: str, errors: dict[tuple[str, int], list[float]]) -> None:
 
 
 def main(words: Iterable[str] | None = None) -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.collectives")
     parser.add_argument("what", nargs="?", choices=["fit", "tables", "graphs", "held", "host", "anchors"])
     what = parser.parse_args(None if words is None else list(words)).what

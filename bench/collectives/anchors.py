@@ -15,6 +15,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def network(gpu: str, servers: int, **fields: object) -> Network:
+    """The fabric of servers with eight of these GPUs each; ``fields`` are those of ``spec.network``."""
     model = catalogue.gpu(gpu)
     made = settings.parse(
         fields,
@@ -27,10 +28,12 @@ def network(gpu: str, servers: int, **fields: object) -> Network:
 
 
 def gpus(servers: int) -> list[Port]:
+    """All GPUs of so many servers."""
     return [Port(server, device) for server in range(servers) for device in range(8)]
 
 
 def show() -> None:
+    """Prints the published figures beside those of the model."""
     print(f"\n{'anchors':<72} published    model    error")
     for gpu, by_op in {
         "h100-sxm": {"all_reduce": 430, "all_gather": 322, "reduce_scatter": 325, "all_to_all": 308},

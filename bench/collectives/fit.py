@@ -120,6 +120,7 @@ def medians(points: Sequence[Point]) -> list[Point]:
 
 
 def corrections(gpu: str, op: str, lines: Lines, points: Sequence[Point]) -> dict[int, list[float]]:
+    """By ranks: ln(measured / formula) at the sizes of the table, from 2^FIRST bytes on."""
     result = {}
     for ranks in sorted({p.ranks for p in points}):
         known = {int(math.log2(p.bytes)): p for p in points if p.ranks == ranks}
@@ -227,6 +228,7 @@ def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
 
 
 def model_us(chooser: tuner.Tuner, p: Point) -> float:
+    """Microseconds that the model as it stands gives for a point, without NVLS and without a launch."""
     return chooser.choose(p.op, p.bytes, tuner.Shape(p.ranks), tuner.Options(nvls=False), launched=False).us
 
 
@@ -287,6 +289,7 @@ def write(
     start: Sequence[float],
     residuals: Mapping[str, Mapping[int, list[float]]],
 ) -> None:
+    """Writes the fitted figures to the table that the tuner reads."""
     text = [
         HEAD,
         "launch:",
@@ -325,6 +328,7 @@ def write(
 
 
 def main() -> None:
+    """Fits all GPUs of which something was measured, and writes the table."""
     forced = list(measured.forced())
     lines: dict[str, dict[str, Lines]] = {}
     trained: dict[str, Train] = {}

@@ -60,10 +60,12 @@ class Point(NamedTuple):
 
     @property
     def held_out(self) -> bool:
+        """Whether the fit leaves the point out: every second power of two."""
         return self.bytes & (self.bytes - 1) == 0 and int(math.log2(self.bytes)) % 2 == 0
 
 
 def have_tables() -> bool:
+    """Whether aiconfigurator-core is installed."""
     return importlib.util.find_spec("aiconfigurator_core") is not None
 
 
@@ -96,6 +98,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def graphs() -> Iterator[Point]:
+    """Collectives of two and four H100 from CUDA graphs: no host time is in them."""
     for row in _rows(TRUTH / "h100_collectives_graph.jsonl"):
         for op, us in row.items():
             if op not in ("world", "bytes"):
@@ -103,6 +106,7 @@ def graphs() -> Iterator[Point]:
 
 
 def host() -> Iterator[Point]:
+    """Collectives of two H100 that the host issued one by one."""
     for row in _rows(TRUTH / "h100_x2_collectives.jsonl"):
         for op, us in row.items():
             if op != "bytes":
@@ -110,6 +114,7 @@ def host() -> Iterator[Point]:
 
 
 def forced() -> Iterator[Point]:
+    """Collectives of two H200 with a forced algorithm and protocol, and with NCCL's own choice."""
     for row in _rows(HERE / "h200_x2.jsonl"):
         for op, us in row.items():
             if op not in ("algo", "proto", "bytes"):

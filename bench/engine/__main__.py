@@ -29,11 +29,13 @@ import simgrid_oracle
 
 
 def line(name: str, ours: float, unit: str, bar: float | None, baseline: str) -> None:
+    """Prints a rate, its bar (None: it has none) and what is known of the baseline."""
     verdict = "" if bar is None else f"  bar {bar:>12,.0f}  {'met' if ours >= bar else 'MISSED'}"
     print(f"{name:44} {ours:>14,.0f} {unit:9}{verdict:32} {baseline}", flush=True)
 
 
 def cpu(work: Callable[[], object]) -> float:
+    """Seconds of processor time of this process for some work."""
     gc.collect()
     begin = time.process_time()
     work()
@@ -41,6 +43,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def resident_mib() -> float:
+    """Resident memory of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
@@ -49,6 +52,7 @@ def resident_mib() -> float:
 
 
 def kernels(count: int, every: int) -> NDArray[np.void]:
+    """Operations of one stream: kernels, and a synchronisation in the place of each ``every``-th."""
     rng = np.random.default_rng(0)
     ops = np.zeros(count, OPERATION)
     ops["seq"], ops["op"] = np.arange(count), Op.WORK
@@ -58,6 +62,7 @@ def kernels(count: int, every: int) -> NDArray[np.void]:
 
 
 def feed(engine: Engine, ops: NDArray[np.void], every: int) -> int:
+    """Gives operations to an engine in blocks and takes the answers; returns how many spans came out."""
     engine.add_rank(0)
     engine.add_lane(0, 0, 0)
     spans = 0
@@ -114,6 +119,7 @@ def replay(tree: FatTree, flows: Flows, *, journal: bool = False, block: int = 1
 
 
 def simgrid(tree: FatTree, flows: Flows) -> str:
+    """What SimGrid does with the same flows, beside this engine, as text."""
     if reason := simgrid_oracle.missing():
         return f"SimGrid: not measured: {reason}"
     told = [
@@ -126,6 +132,7 @@ def simgrid(tree: FatTree, flows: Flows) -> str:
 
 
 def churns() -> None:
+    """Random flows on fat trees: as one ends, another begins."""
     for hosts, concurrent, count, few, bar in ((1024, 4096, 24_096, 4_596, 20_000), (128, 512, 60_512, 3_512, 100_000)):
         tree = FatTree(hosts)
         flows = churn(tree, concurrent, count)
@@ -321,6 +328,7 @@ CASES: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
+    """Runs the cases that the command line names, or all."""
     wanted = sys.argv[1:] or list(CASES)
     if unknown := set(wanted) - set(CASES):
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")

@@ -26,15 +26,19 @@ class Flows:
         return len(self.routes)
 
     def first(self, count: int) -> Flows:
+        """The first of them."""
         return Flows(self.starts[:count], self.routes[:count], self.sizes[:count])
 
 
 class FatTree:
+    """Links by number: hosts up, hosts down, leaves up, leaves down."""
+
     def __init__(self, hosts: int) -> None:
         self.hosts = hosts
         self.links = 4 * hosts  # host up, host down, leaf up, leaf down
 
     def route(self, source: int, target: int, spine: int) -> tuple[int, ...]:
+        """Links from one host to another; ``spine`` matters between two leaves."""
         up, down = source, self.hosts + target
         if source // RADIX == target // RADIX:
             return up, down
@@ -46,13 +50,16 @@ class FatTree:
         )
 
     def random_route(self, rng: random.Random) -> tuple[int, ...]:
+        """A route between two different hosts."""
         source, target = rng.sample(range(self.hosts), 2)
         return self.route(source, target, rng.randrange(RADIX))
 
     def ring(self) -> list[tuple[int, ...]]:
+        """Routes from each host to the next."""
         return [self.route(i, (i + 1) % self.hosts, i % RADIX) for i in range(self.hosts)]
 
     def network(self, *, journal: bool) -> _engine.Network:
+        """A network with the tree's links; with ``journal`` it can go back in time."""
         network = _engine.Network(journal=journal)
         for _ in range(self.links):
             network.link(LINK_BYTES_PER_S)
@@ -88,4 +95,5 @@ def numbers(network: _engine.Network, flows: Flows) -> NDArray[np.int64]:
 
 
 def add(network: _engine.Network, flows: Flows) -> None:
+    """Adds flows to a network, each with a weight of one."""
     network.add(flows.starts, numbers(network, flows), flows.sizes, np.ones(len(flows), np.int64))

@@ -19,6 +19,7 @@ FAMILIES, TIMES = {"gemm": "gemm", "attention": "attention", "nccl": traces.NCCL
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description="Errors against real H100 runs.")
     parser.add_argument("--only", default="", help="lines whose arguments (or names) contain this text")
     parser.add_argument("--world", type=int, help="lines with this many GPUs")

@@ -50,18 +50,22 @@ class Line:
 
     @property
     def titan(self) -> bool:
+        """Whether it is a run of TorchTitan."""
         return "name" in self.fields
 
     @property
     def name(self) -> str:
+        """TorchTitan's by name, others by script and arguments."""
         return str(self.fields["name"] if self.titan else f"{self.fields['script']} {self.fields['args']}".strip())
 
     @property
     def host_bound(self) -> bool:
+        """Whether the host sets the pace of its steps."""
         return self.name not in GPU_BOUND
 
     @property
     def cwd(self) -> Path:
+        """The folder that it is started from."""
         if self.titan:
             return truth_files.titan()
         return TRUTH if (TRUTH / self.fields["script"]).exists() else TRUTH / "frameworks"

@@ -171,6 +171,7 @@ def _compare(chosen: list[Line], predicted: Path, real: Path) -> None:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity.predictions", description="Runs on eight GPUs.")
     parser.add_argument("what", choices=["simulate", "measure", "compare"])
     parser.add_argument("--gpu", choices=truth.RUNS, default="h100", help="which is simulated, or compared")

@@ -65,6 +65,7 @@ class Work:
 
     @property
     def launched(self) -> bool:
+        """Whether torch launched it itself; else it is part of a library's call."""
         return self.kind in LAUNCHED
 
     @property
@@ -76,6 +77,7 @@ class Work:
 
     @property
     def collective(self) -> bool:
+        """Whether it is NCCL's."""
         return self.kind.startswith("nccl")
 
 

@@ -38,10 +38,12 @@ class Line:
 
     @property
     def name(self) -> str:
+        """Its arguments and GPUs."""
         return f"{self.args.removeprefix('--model ')} x{self.world}"
 
     @property
     def host_bound(self) -> bool:
+        """Whether issuing a step takes most of the step."""
         return bool(self.fields["cpu_issue_ms_median"] > HOST_BOUND_SHARE * self.fields["step_ms_median"])
 
 

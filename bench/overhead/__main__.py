@@ -29,6 +29,7 @@ def wall_ms(ranks: int, steps: int, null_core: bool) -> float:
 
 
 def main() -> None:
+    """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 8])
     parser.add_argument("--steps", type=int, default=20)

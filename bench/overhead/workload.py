@@ -21,6 +21,7 @@ LAYERS, WIDTH, BATCH, SEQUENCE = 6, 256, 8, 128
 
 
 def main() -> None:
+    """Trains for the steps that the command line names and prints the median."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     torch.set_num_threads(1)

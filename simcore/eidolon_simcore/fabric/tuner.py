@@ -72,10 +72,6 @@ class Options:
     nvls: bool = True
     version: int = 22809  #: as ``ncclGetVersion`` gives it
 
-    @property
-    def forced(self) -> bool:
-        return bool(self.algorithms or self.protocols)
-
 
 class Shape(NamedTuple):
     """Who takes part: ``ranks`` in ``domains`` (servers, or racks of one NVLink domain), at most ``local`` in one."""

@@ -61,18 +61,23 @@ class Ages:
         return [0] * (len(functions) + 1), [0] * (len(operators) + 1)
 
     def function(self, thread: int, code: Any, *, counts: bool = True) -> None:
+        """A function is entered; ``counts``: it is one of those that are asked for."""
         self._run(0, thread, code, counts)
 
     def operator(self, thread: int, name: Any) -> None:
+        """An operator is called."""
         self._run(1, thread, name, True)
 
     def launch(self, thread: int) -> None:
+        """A kernel, copy or set is launched."""
         self._thread(thread)[1][0] += LAUNCH_AGE
 
     def library(self, thread: int, calls: int) -> None:
+        """Libraries are called so many times."""
         self._thread(thread)[1][0] += LIBRARY_AGE * calls
 
     def device_wait(self, thread: int) -> None:
+        """The thread waits for a whole device."""
         self._thread(thread)[1][0] += DEVICE_WAIT_AGE
 
     def take(self) -> tuple[list[int], list[int]]:
@@ -112,6 +117,7 @@ class Functions:
         self._begins: dict[CodeType, int] = {}  # where code starts
 
     def during(self, work: Callable[[], Any]) -> None:
+        """Notes the functions that are entered while this runs."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             self._profiled(work)
@@ -185,6 +191,7 @@ class Counter:
         self._launches = self._library = 0
 
     def during(self, work: Callable[[], Any]) -> None:
+        """Counts what this does, in the order of time."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)

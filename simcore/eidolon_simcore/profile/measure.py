@@ -52,6 +52,8 @@ class Kernel:
 
 @dataclass(slots=True)
 class Result:
+    """Kernels of a case, and the SM clock in MHz beside it."""
+
     case: Case
     kernels: list[Kernel]
     before_mhz: float
@@ -176,4 +178,5 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
+        """Seconds that are left; negative once the budget is spent."""
         return self._end - time.monotonic()
