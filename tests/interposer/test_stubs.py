@@ -183,6 +183,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (where / "main.cpp").write_text(MAIN)
     (where / "stubs.cpp").write_text(stub_sources(TOY, TOY_EXPORTS, "g++", [where])[0])
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fno-exceptions", f"-I{NATIVE}/stubs", f"-I{NATIVE}/core"]
+    flags += ["-iquote", f"{NATIVE}/libs"]
     sources = [str(where / name) for name in ("core.cpp", "main.cpp", "stubs.cpp")]
     subprocess.run(["g++", *flags, f"-I{where}", *sources, "-o", str(where / "main")], check=True)
     return where / "main"

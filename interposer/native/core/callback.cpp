@@ -97,7 +97,8 @@ void run_callbacks_before(uint64_t seq) {
 }
 
 Status stream_callback(Stream *stream, void (*function)(void *), void *data, uint16_t call) {
-  if (capture_node(stream, 3, [=](Stream *lane, uint8_t flags) { issue_callback(lane, function, data, 0, flags); }))
+  if (capture_node(stream, NodeType::kHost,
+                   [=](Stream *lane, uint8_t flags) { issue_callback(lane, function, data, 0, flags); }))
     return kSuccess;
   issue_callback(stream, function, data, call, 0);
   return kSuccess;

@@ -73,7 +73,7 @@ Status launch_collective(const Collective &c) {
     else if (c.receive_bytes != 0)
       value_unknown(c.receive, c.receive_bytes);
   };
-  if (capture_node(c.stream, 0, [=](Stream *lane, uint8_t flags) { issue(lane, flags, 0); }))
+  if (capture_node(c.stream, NodeType::kKernel, [=](Stream *lane, uint8_t flags) { issue(lane, flags, 0); }))
     return kSuccess;
   progress_collective(c.stream);
   count_library_call();

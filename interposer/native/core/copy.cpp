@@ -11,25 +11,26 @@ bool pinned(const void *pointer) {
   return type == PointerInfo::kHost || type == PointerInfo::kManaged;
 }
 
-// Whole pages go a faster way within the device (measured).
+constexpr size_t kPage = 4096; // whole pages go a faster way within the device (measured)
+
 uint32_t copy_signature(const char *name, bool is_pinned, bool pages) {
   Attribute attributes[] = {{"pinned", is_pinned}, {"pages", pages}};
   return signature("copy", name, attributes, 2);
 }
 
 // Moves (or forgets) the bytes of one row.
-void move_bytes(void *to, const void *from, size_t bytes, int kind) {
+void move_bytes(void *to, const void *from, size_t bytes, CopyKind kind) {
   switch (kind) {
-  case 1:
+  case CopyKind::kHostToDevice:
     if (bytes <= config().known_limit)
       value_write(to, bytes, from);
     else
       value_unknown(to, bytes);
     break;
-  case 2:
+  case CopyKind::kDeviceToHost:
     value_read_ordered(from, bytes, to);
     break;
-  case 3:
+  case CopyKind::kDeviceToDevice:
     value_copy(to, from, bytes);
     break;
   default:
@@ -39,34 +40,36 @@ void move_bytes(void *to, const void *from, size_t bytes, int kind) {
 
 } // namespace
 
-Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, int kind,
-               Stream *stream, bool synchronous, uint16_t call) {
+Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+               CopyKind kind, Stream *stream, bool synchronous, uint16_t call) {
   if (width == 0 || height == 0)
     return kSuccess;
   if (to == nullptr || from == nullptr)
     return kInvalidValue;
   bool to_device = is_device(to), from_device = is_device(from);
-  int seen = to_device ? (from_device ? 3 : 1) : (from_device ? 2 : 0);
-  if (kind != 4 && kind != seen)
+  const CopyKind seen = to_device ? (from_device ? CopyKind::kDeviceToDevice : CopyKind::kHostToDevice)
+                                  : (from_device ? CopyKind::kDeviceToHost : CopyKind::kHostToHost);
+  if (kind != CopyKind::kByAddress && kind != seen)
     return kInvalidValue; // what the driver answers to a direction that contradicts the addresses
-  kind = seen;
+  const bool within_devices = seen == CopyKind::kDeviceToDevice, up = seen == CopyKind::kHostToDevice,
+             down = seen == CopyKind::kDeviceToHost;
   static const char *const kNames[] = {"h2h", "h2d", "d2h", "d2d"};
-  const char *name = kNames[kind];
-  if (kind == 3 && pointer_info(to).device != pointer_info(from).device)
+  const char *name = kNames[static_cast<int>(seen)];
+  if (within_devices && pointer_info(to).device != pointer_info(from).device)
     name = "p2p";
-  const void *host = kind == 1 ? from : kind == 2 ? to : nullptr;
+  const void *host = up ? from : down ? to : nullptr;
   const bool is_pinned = host != nullptr && pinned(host);
   const size_t bytes = width * height;
-  const uint32_t sig = copy_signature(name, is_pinned, kind == 3 && bytes % 4096 == 0);
+  const uint32_t sig = copy_signature(name, is_pinned, within_devices && bytes % kPage == 0);
   auto rows = [=] {
     for (size_t row = 0; row < height; ++row)
       move_bytes(static_cast<char *>(to) + row * to_pitch, static_cast<const char *>(from) + row * from_pitch, width,
-                 kind);
+                 seen);
   };
   if (in_capture(stream)) {
     if (synchronous)
       return kCaptureUnsupported;
-    capture_node(stream, 1, [=](Stream *lane, uint8_t flags) {
+    capture_node(stream, NodeType::kCopy, [=](Stream *lane, uint8_t flags) {
       emit_work({.kind = Kind::kCopy, .flags = flags, .stream = lane, .sig = sig, .value = bytes});
       rows();
     });
@@ -77,18 +80,18 @@ Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, s
   // CUDA programming guide, "API synchronization behavior": copies from device to pageable memory return once the copy
   // has completed; those to the device once the bytes are staged, which for more than 64 KiB is a stream's wait.
   constexpr size_t kStaged = 64 << 10;
-  const bool waits =
-      (synchronous && kind != 3) || (!is_pinned && (kind == 2 || (kind == 1 && bytes > kStaged))) || kind == 0;
+  const bool waits = (synchronous && !within_devices) || (!is_pinned && (down || (up && bytes > kStaged))) ||
+                     seen == CopyKind::kHostToHost;
   if (waits)
     stream_synchronize(stream, 0);
-  if (waits && kind == 2)
+  if (waits && down)
     for (size_t row = 0; row < height; ++row)
       value_settle(static_cast<const char *>(from) + row * from_pitch, width);
   rows();
   return kSuccess;
 }
 
-Status copy(void *to, const void *from, size_t bytes, int kind, Stream *stream, bool synchronous, uint16_t call) {
+Status copy(void *to, const void *from, size_t bytes, CopyKind kind, Stream *stream, bool synchronous, uint16_t call) {
   return copy_2d(to, bytes, from, bytes, bytes, 1, kind, stream, synchronous, call);
 }
 
@@ -113,7 +116,7 @@ Status set(void *to, unsigned value, size_t element_bytes, size_t count, Stream 
   if (in_capture(stream)) {
     if (synchronous)
       return kCaptureUnsupported;
-    capture_node(stream, 2, [=](Stream *lane, uint8_t flags) {
+    capture_node(stream, NodeType::kSet, [=](Stream *lane, uint8_t flags) {
       emit_work({.kind = Kind::kSet, .flags = flags, .stream = lane, .sig = sig, .value = bytes});
       fill();
     });

@@ -11,6 +11,7 @@ namespace eidolon {
 namespace {
 
 constexpr uint64_t kEventMagic = 0x454944455645ULL;
+constexpr char kIpcMagic[8] = {'E', 'I', 'D', 'I', 'P', 'C', 'E', '1'}; // begins the handle of an event
 
 std::atomic<uint64_t> event_keys{1};
 
@@ -70,7 +71,7 @@ Status event_record_external(void *handle, Stream *stream) {
     progress_recorded(lane, event->key);
     emit({.kind = Kind::kEventRecord, .flags = flags, .stream = lane, .value = event->key});
   };
-  return capture_node(stream, 7, record) ? kSuccess : kInvalidValue;
+  return capture_node(stream, NodeType::kEventRecord, record) ? kSuccess : kInvalidValue;
 }
 
 Status stream_wait_external(Stream *stream, void *handle) {
@@ -81,7 +82,7 @@ Status stream_wait_external(Stream *stream, void *handle) {
     if (event->key != 0)
       emit({.kind = Kind::kStreamWait, .flags = flags, .stream = lane, .value = event->key});
   };
-  return capture_node(stream, 6, wait) ? kSuccess : kInvalidValue;
+  return capture_node(stream, NodeType::kWaitEvent, wait) ? kSuccess : kInvalidValue;
 }
 
 // ---- waits of streams ----
@@ -103,7 +104,7 @@ Status stream_wait(Stream *stream, void *handle, uint16_t call) {
 
 Status stream_follow(Stream *stream, Stream *other) {
   if (in_capture(stream) || in_capture(other)) {
-    CudaEvent event{kEventMagic, 2, other->device};
+    CudaEvent event{kEventMagic, kEventDisableTiming, other->device};
     capture_event_record(other, &event);
     return capture_join(stream, &event);
   }
@@ -159,7 +160,7 @@ Status event_synchronize(void *handle, uint16_t call) {
 
 Status event_elapsed(void *start, void *end, float *ms, uint16_t call) {
   CudaEvent *a = event_of(start), *b = event_of(end);
-  if (a == nullptr || b == nullptr || a->key == 0 || b->key == 0 || ((a->flags | b->flags) & 2) != 0)
+  if (a == nullptr || b == nullptr || a->key == 0 || b->key == 0 || ((a->flags | b->flags) & kEventDisableTiming) != 0)
     return kInvalidHandle;
   *ms = 0;
   if (ring_header() == nullptr)
@@ -176,18 +177,18 @@ Status event_elapsed(void *start, void *end, float *ms, uint16_t call) {
 // use such events only beside a host-side handshake (torch's CUDA IPC).
 Status event_ipc_get(void *handle, unsigned char out[kIpcHandleBytes]) {
   CudaEvent *event = event_of(handle);
-  if (event == nullptr || (event->flags & 4) == 0)
+  if (event == nullptr || (event->flags & kEventInterprocess) == 0)
     return kInvalidHandle;
   memset(out, 0, kIpcHandleBytes);
-  memcpy(out, "EIDIPCE1", 8);
-  memcpy(out + 8, &event->device, sizeof event->device);
+  memcpy(out, kIpcMagic, sizeof kIpcMagic);
+  memcpy(out + sizeof kIpcMagic, &event->device, sizeof event->device);
   return kSuccess;
 }
 
 Status event_ipc_open(const unsigned char handle[kIpcHandleBytes], void **out) {
-  if (memcmp(handle, "EIDIPCE1", 8) != 0)
+  if (memcmp(handle, kIpcMagic, sizeof kIpcMagic) != 0)
     return kInvalidHandle;
-  return event_create(2 | 4, out);
+  return event_create(kEventDisableTiming | kEventInterprocess, out);
 }
 
 } // namespace eidolon

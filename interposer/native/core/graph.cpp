@@ -17,7 +17,7 @@
 namespace eidolon {
 
 struct Node {
-  int type; // cudaGraphNodeType
+  NodeType type;
   Replay replay;
   std::vector<Node *> dependencies;
   struct Graph *graph;
@@ -38,7 +38,7 @@ struct Capture {
   uint64_t id;
   Graph *graph;
   Stream *origin;
-  int mode;
+  CaptureMode mode;
   uint64_t thread; // that began it
   bool owns_graph; // began without a graph of the caller's
   std::atomic<bool> invalid{false};
@@ -67,7 +67,7 @@ std::vector<std::shared_ptr<Capture>> &live_captures =
     *new std::vector<std::shared_ptr<Capture>>; // begun and not ended; under the mutex
 std::atomic<uint64_t> next_capture{1};
 std::atomic<int> global_captures{0}, open_captures{0};
-thread_local int thread_mode = 0;
+thread_local CaptureMode thread_mode = CaptureMode::kGlobal;
 thread_local int thread_captures = 0; // global or thread-local captures that this thread began
 
 struct Effect {
@@ -175,7 +175,7 @@ void capture_effect(void *pointer, size_t bytes, const void *data) {
     effects.back().data.assign(first, first + bytes);
 }
 
-bool capture_node(Stream *stream, int type, Replay replay) {
+bool capture_node(Stream *stream, NodeType type, Replay replay) {
   if (stream->capture == nullptr)
     return false;
   if (!effects.empty() && effects_since == next_capture.load())
@@ -221,12 +221,12 @@ Status capture_join(Stream *stream, CudaEvent *event) {
   return kSuccess;
 }
 
-Status capture_begin(Stream *stream, int mode, void *into_graph) {
+Status capture_begin(Stream *stream, CaptureMode mode, void *into_graph) {
   if (stream->legacy)
     return kCaptureUnsupported;
   if (stream->capture != nullptr)
-    return 1; // cudaErrorInvalidValue: already capturing
-  if (mode < 0 || mode > 2)
+    return kInvalidValue; // already capturing
+  if (mode < CaptureMode::kGlobal || mode > CaptureMode::kRelaxed)
     return kInvalidValue;
   std::lock_guard hold(mutex);
   auto capture = std::make_shared<Capture>(next_capture.fetch_add(1), nullptr, stream, mode, thread_number(),
@@ -236,9 +236,9 @@ Status capture_begin(Stream *stream, int mode, void *into_graph) {
   live_captures.push_back(capture);
   stream->capture = capture;
   stream->tail.clear();
-  if (mode == 0)
+  if (mode == CaptureMode::kGlobal)
     global_captures.fetch_add(1);
-  if (mode != 2)
+  if (mode != CaptureMode::kRelaxed)
     thread_captures++;
   open_captures.fetch_add(1);
   return kSuccess;
@@ -251,7 +251,7 @@ Status capture_end(Stream *stream, void **out) {
     return kInvalidValue;
   if (capture->origin != stream)
     return kCaptureUnmatched;
-  if (capture->mode != 2 && capture->thread != thread_number())
+  if (capture->mode != CaptureMode::kRelaxed && capture->thread != thread_number())
     return kCaptureWrongThread;
   std::lock_guard hold(mutex);
   capture->ended = true;
@@ -268,9 +268,9 @@ Status capture_end(Stream *stream, void **out) {
         status = kCaptureUnjoined;
   while (!capture->members.empty())
     drop_member(capture.get(), capture->members.back());
-  if (capture->mode == 0)
+  if (capture->mode == CaptureMode::kGlobal)
     global_captures.fetch_sub(1);
-  if (capture->mode != 2)
+  if (capture->mode != CaptureMode::kRelaxed)
     thread_captures--;
   open_captures.fetch_sub(1);
   if (status == kSuccess)
@@ -284,8 +284,8 @@ CaptureInfo capture_info(Stream *stream) {
   if (stream->capture == nullptr)
     return {};
   static_assert(sizeof(Node *) == sizeof(void *));
-  return {stream->capture->invalid ? 2 : 1, stream->capture->id, stream->capture->graph,
-          reinterpret_cast<void **>(stream->tail.data()), stream->tail.size()};
+  return {stream->capture->invalid ? CaptureStatus::kInvalidated : CaptureStatus::kActive, stream->capture->id,
+          stream->capture->graph, reinterpret_cast<void **>(stream->tail.data()), stream->tail.size()};
 }
 
 Status capture_update_dependencies(Stream *stream, void *const *nodes, size_t n, bool replace) {
@@ -299,23 +299,20 @@ Status capture_update_dependencies(Stream *stream, void *const *nodes, size_t n,
   return kSuccess;
 }
 
-int capture_exchange_mode(int mode) {
-  int before = thread_mode;
-  thread_mode = mode;
-  return before;
-}
+CaptureMode capture_exchange_mode(CaptureMode mode) { return std::exchange(thread_mode, mode); }
 
 bool capture_forbids_unsafe_call() {
   // CUDA runtime API, cudaThreadExchangeStreamCaptureMode: a thread in relaxed mode may always; in thread-local mode
   // only its own captures forbid; in global mode any global capture does.
-  if (thread_mode == 2)
+  if (thread_mode == CaptureMode::kRelaxed)
     return false;
-  const bool any_global = thread_mode == 0 && global_captures.load(std::memory_order_relaxed) > 0;
+  const bool any_global = thread_mode == CaptureMode::kGlobal && global_captures.load(std::memory_order_relaxed) > 0;
   if (thread_captures == 0 && !any_global)
     return false;
   std::lock_guard hold(mutex);
   for (const auto &capture : live_captures) // those that forbade it are spoiled
-    if ((any_global && capture->mode == 0) || (capture->mode != 2 && capture->thread == thread_number()))
+    if ((any_global && capture->mode == CaptureMode::kGlobal) ||
+        (capture->mode != CaptureMode::kRelaxed && capture->thread == thread_number()))
       capture->invalid = true;
   return true;
 }
@@ -401,7 +398,7 @@ size_t node_dependencies(void *handle, void **nodes, size_t capacity) {
 Status graph_add_empty(void *handle, void *const *dependencies, size_t n, void **out) {
   std::lock_guard hold(mutex);
   Graph *graph = graph_of(handle);
-  auto node = std::make_unique<Node>(Node{5, [](Stream *, uint8_t) {}, {}, graph});
+  auto node = std::make_unique<Node>(Node{NodeType::kEmpty, [](Stream *, uint8_t) {}, {}, graph});
   for (size_t i = 0; i < n; ++i)
     node->dependencies.push_back(static_cast<Node *>(dependencies[i]));
   *out = node.get();
@@ -409,7 +406,7 @@ Status graph_add_empty(void *handle, void *const *dependencies, size_t n, void *
   return kSuccess;
 }
 
-int node_type(void *handle) { return static_cast<const Node *>(handle)->type; }
+NodeType node_type(void *handle) { return static_cast<const Node *>(handle)->type; }
 
 Status graph_instantiate(void *handle, void **out) {
   std::lock_guard hold(mutex);

@@ -164,7 +164,7 @@ bool foreground_thread();
 // One captured operation: what to do when it is replayed on a lane.
 using Replay = std::function<void(Stream *lane, uint8_t flags)>;
 // Adds a node to the stream's capture; false if the stream does not capture.
-bool capture_node(Stream *stream, int type, Replay replay);
+bool capture_node(Stream *stream, NodeType type, Replay replay);
 // A stream that waits for an event recorded in a capture joins it.
 Status capture_join(Stream *stream, CudaEvent *event);
 void capture_event_record(Stream *stream, CudaEvent *event);

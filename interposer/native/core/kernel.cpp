@@ -219,7 +219,7 @@ int kernel_attribute(const void *handle, int attribute, int otherwise) {
 }
 
 Status launch_operation(Stream *stream, uint32_t sig, uint16_t call) {
-  if (capture_node(stream, 0, [=](Stream *lane, uint8_t flags) {
+  if (capture_node(stream, NodeType::kKernel, [=](Stream *lane, uint8_t flags) {
         emit_work({.kind = Kind::kKernel, .flags = flags, .stream = lane, .sig = sig});
       }))
     return kSuccess;
@@ -257,7 +257,7 @@ Status launch_kernel(const Launch &launch) {
   };
   if (in_capture(launch.stream)) {
     stale(); // the arguments are gone at replay; what it writes is unknown from the capture on
-    capture_node(launch.stream, 0, [=](Stream *lane, uint8_t flags) {
+    capture_node(launch.stream, NodeType::kKernel, [=](Stream *lane, uint8_t flags) {
       emit_work({.kind = Kind::kKernel, .flags = flags, .stream = lane, .sig = sig});
     });
     return kSuccess;

@@ -55,7 +55,7 @@ void order(Stream *earlier, Stream *later) {
 } // namespace
 
 void order_with_default(Stream *stream) {
-  if ((stream->flags & 1) != 0)
+  if ((stream->flags & kStreamNonBlocking) != 0)
     return;
   Streams *s = streams();
   std::vector<std::pair<Stream *, Stream *>> orders;
@@ -97,9 +97,9 @@ Stream *make_stream(int device, unsigned flags, int priority) {
 
 Stream *stream_of(void *handle) {
   uintptr_t number = reinterpret_cast<uintptr_t>(handle);
-  if (number <= 1)
+  if (number <= kLegacyHandle)
     return default_stream(current_device());
-  if (number == 2)
+  if (number == kPerThreadHandle)
     return per_thread_stream(current_device());
   Streams *s = streams();
   std::lock_guard hold(s->mutex);
@@ -117,7 +117,7 @@ Status stream_create(unsigned flags, int priority, Stream **out) {
     Streams *s = streams();
     std::lock_guard hold(s->mutex);
     s->live.insert(stream);
-    if ((flags & 1) == 0)
+    if ((flags & kStreamNonBlocking) == 0)
       s->blocking[device].push_back(stream);
   }
   emit({.kind = Kind::kStreamCreate, .stream = stream});

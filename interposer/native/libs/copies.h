@@ -28,7 +28,7 @@ inline bool inside(const void *pointer, size_t bytes) {
   }
 }
 
-inline Status copy_checked(void *to, const void *from, size_t bytes, int kind, Stream *stream, bool synchronous,
+inline Status copy_checked(void *to, const void *from, size_t bytes, CopyKind kind, Stream *stream, bool synchronous,
                            uint16_t call) {
   if (!inside(to, bytes) || !inside(from, bytes))
     return kInvalidValue;
@@ -45,7 +45,7 @@ struct Box {
   }
 };
 
-inline Status copy_box(const Box &to, const Box &from, size_t width, size_t height, size_t depth, int kind,
+inline Status copy_box(const Box &to, const Box &from, size_t width, size_t height, size_t depth, CopyKind kind,
                        Stream *stream, bool synchronous, uint16_t call) {
   if (width == 0 || height == 0 || depth == 0)
     return kSuccess;

@@ -173,7 +173,7 @@ EID_BLAS cublasGetLoggerCallback(cublasLogCallback *callback) {
 // ---- vectors and matrices between host and device ----------------------------------------------------------------
 
 static cublasStatus_t move(void *to, int64_t to_pitch, const void *from, int64_t from_pitch, int64_t width,
-                           int64_t height, int kind, cudaStream_t stream, bool synchronous, uint16_t call) {
+                           int64_t height, CopyKind kind, cudaStream_t stream, bool synchronous, uint16_t call) {
   if (width < 0 || height < 0 || to_pitch < width || from_pitch < width)
     return CUBLAS_STATUS_INVALID_VALUE;
   if (context() != kSuccess)
@@ -205,7 +205,7 @@ static cublasStatus_t move(void *to, int64_t to_pitch, const void *from, int64_t
     return move(b, int64_t{ldb} * size, a, int64_t{lda} * size, int64_t{rows} * size, cols, kind, stream, false,       \
                 EID_CALL("cublas" #Direction "MatrixAsync"));                                                          \
   }
-EID_BLAS_MOVES(Set, 1, , int)
-EID_BLAS_MOVES(Set, 1, _64, int64_t)
-EID_BLAS_MOVES(Get, 2, , int)
-EID_BLAS_MOVES(Get, 2, _64, int64_t)
+EID_BLAS_MOVES(Set, CopyKind::kHostToDevice, , int)
+EID_BLAS_MOVES(Set, CopyKind::kHostToDevice, _64, int64_t)
+EID_BLAS_MOVES(Get, CopyKind::kDeviceToHost, , int)
+EID_BLAS_MOVES(Get, CopyKind::kDeviceToHost, _64, int64_t)

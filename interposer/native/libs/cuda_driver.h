@@ -7,7 +7,8 @@
 #include <cuda.h>
 #pragma GCC visibility pop
 
-#include "status.h"
+#include "library.h"
+#include "per_thread.h"
 
 // Exports that the header declares only as macros: older and per-thread-stream variants.
 #define EID_EXPORT extern "C" __attribute__((visibility("default")))
@@ -28,7 +29,7 @@ inline Status initialised() { return config().active ? kSuccess : kNotInitialize
 Status current_context();
 
 // The same, and the stream an operation goes to.
-inline Status stream(CUstream handle, Stream **out) {
+inline Status stream(void *handle, Stream **out) {
   if (Status status = current_context())
     return status;
   *out = stream_of(handle);
@@ -36,11 +37,14 @@ inline Status stream(CUstream handle, Stream **out) {
 }
 
 // The same for work on it: a capture that was spoiled takes none.
-inline Status work_stream(CUstream handle, Stream **out) {
+inline Status work_stream(void *handle, Stream **out) {
   if (Status status = stream(handle, out))
     return status;
-  return capture_info(*out).status == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? kCaptureInvalidated : kSuccess;
+  return capture_info(*out).status == CaptureStatus::kInvalidated ? kCaptureInvalidated : kSuccess;
 }
+
+// What the bodies that both libraries share need to know of the driver.
+inline constexpr Library kDriver{"cuda", "cu", initialised, current_context, stream, work_stream};
 
 // A call that allocates or waits: it breaks a capture.
 inline Status unsafe_call() {

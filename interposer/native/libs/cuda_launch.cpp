@@ -113,11 +113,7 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz
   return result(
       launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared_bytes, handle, arguments, extra, EID_CALL("cuLaunchKernel")));
 }
-EID_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                        unsigned by, unsigned bz, unsigned shared_bytes, CUstream handle,
-                                        void **arguments, void **extra) {
-  return cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared_bytes, per_thread(handle), arguments, extra);
-}
+EID_PER_THREAD(11, cuLaunchKernel)
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction kernel, void **arguments, void **extra) {
   if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr))
@@ -144,11 +140,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction kernel, unsigned gx, unsigned gy, 
   return result(launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared_bytes, handle, arguments, nullptr,
                        EID_CALL("cuLaunchCooperativeKernel"), {1, 1, 1}, true));
 }
-EID_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz,
-                                                   unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
-                                                   CUstream handle, void **arguments) {
-  return cuLaunchCooperativeKernel(kernel, gx, gy, gz, bx, by, bz, shared_bytes, per_thread(handle), arguments);
-}
+EID_PER_THREAD(10, cuLaunchCooperativeKernel)
 
 // ---- occupancy ----------------------------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ Status device_pool(CUmemoryPool *out, CUdevice device, bool current) {
 Status allocate_async(CUdeviceptr *out, size_t bytes, PoolHandle *pool, Stream *on) {
   if (out == nullptr || pool == nullptr || bytes == 0)
     return kInvalidValue;
-  if (capture_info(on).status != 0) { // would be an allocation node
+  if (captures(on)) { // would be an allocation node
     unmodelled("cuda", "cuMemAllocAsync in a capture");
     return kNotSupported;
   }
@@ -337,9 +337,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream handle) {
     return result(status);
   return result(allocate_async(out, bytes, current_pool(stream_device(on)), on));
 }
-EID_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t bytes, CUstream handle) {
-  return cuMemAllocAsync(out, bytes, per_thread(handle));
-}
+EID_PER_THREAD(3, cuMemAllocAsync)
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream handle) {
   Stream *on;
@@ -347,9 +345,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool po
     return result(status);
   return result(allocate_async(out, bytes, pool_of(pool), on));
 }
-EID_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream handle) {
-  return cuMemAllocFromPoolAsync(out, bytes, pool, per_thread(handle));
-}
+EID_PER_THREAD(4, cuMemAllocFromPoolAsync)
 
 CUresult cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
   Stream *on;
@@ -357,16 +353,14 @@ CUresult cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
     return result(status);
   if (at == 0)
     return result(kInvalidValue);
-  if (capture_info(on).status != 0) { // would be a free node
+  if (captures(on)) { // would be a free node
     unmodelled("cuda", "cuMemFreeAsync in a capture");
     return result(kNotSupported);
   }
   host_cost(EID_CALL("cuMemFreeAsync"));
   return result(mem_free_async(pointer(at), on));
 }
-EID_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr at, CUstream handle) {
-  return cuMemFreeAsync(at, per_thread(handle));
-}
+EID_PER_THREAD(2, cuMemFreeAsync)
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) {
   return result(device_pool(out, device, false));

@@ -1,11 +1,8 @@
 // Driver: streams, events, host callbacks, values written in stream order.
 #include "cuda_driver.h"
 
-#include <algorithm>
-
-#include "callbacks.h"
-#include "device_state.h"
 #include "stream_attributes.h"
+#include "streams.h"
 
 using namespace eidolon;
 using namespace eidolon::driver;
@@ -17,50 +14,7 @@ StreamAttributes<CUlaunchAttributeValue> &attributes() {
   return all;
 }
 
-Status create_stream(CUstream *out, unsigned flags, int priority) {
-  if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0)
-    return kInvalidValue;
-  if (Status status = current_context())
-    return status;
-  host_cost(EID_CALL("cuStreamCreate"));
-  Stream *made = nullptr;
-  if (Status status = stream_create(flags, std::clamp(priority, kGreatestPriority, kLeastPriority), &made))
-    return status;
-  *out = static_cast<CUstream>(stream_handle(made));
-  return kSuccess;
-}
-
-Status record(CUevent event, CUstream handle, unsigned flags) {
-  if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0)
-    return kInvalidValue;
-  if (event == nullptr)
-    return kInvalidHandle;
-  Stream *on;
-  if (Status status = work_stream(handle, &on))
-    return status;
-  if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    if (capture_info(on).status == 0)
-      return kIllegalState;
-    return event_record_external(event, on);
-  }
-  return event_record(event, on, EID_CALL("cuEventRecord"));
-}
-
-Status wait(CUstream handle, CUevent event, unsigned flags) {
-  if ((flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0)
-    return kInvalidValue;
-  if (event == nullptr)
-    return kInvalidHandle;
-  Stream *on;
-  if (Status status = work_stream(handle, &on))
-    return status;
-  if (flags == CU_EVENT_WAIT_EXTERNAL) {
-    if (capture_info(on).status == 0)
-      return kIllegalState;
-    return stream_wait_external(on, event);
-  }
-  return stream_wait(on, event, EID_CALL("cuStreamWaitEvent"));
-}
+CUcontext context_of_stream(const Stream *on) { return context_of_device(stream_device(on)); }
 
 // A value that the device writes when the stream comes to it: a set of one or two words.
 Status write_value(CUstream handle, CUdeviceptr to, uint64_t value, size_t bytes, uint16_t call) {
@@ -81,110 +35,53 @@ extern "C" {
 
 // ---- streams ------------------------------------------------------------------------------------------------------
 
-CUresult cuStreamCreate(CUstream *out, unsigned flags) { return result(create_stream(out, flags, 0)); }
-CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
-  return result(create_stream(out, flags, priority));
+CUresult cuStreamCreate(CUstream *out, unsigned flags) {
+  return result(create_stream(kDriver, out, flags, 0, EID_CALL("cuStreamCreate")));
 }
-
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
+  return result(create_stream(kDriver, out, flags, priority, EID_CALL("cuStreamCreate")));
+}
 CUresult cuStreamDestroy_v2(CUstream handle) {
-  if (Status status = initialised())
-    return result(status);
-  if (reinterpret_cast<uintptr_t>(handle) <= 2) // the default streams
-    return result(kInvalidHandle);
-  Stream *on = stream_of(handle);
-  if (on == nullptr)
-    return result(kInvalidHandle);
-  host_cost(EID_CALL("cuStreamDestroy"));
-  return result(stream_destroy(on));
+  return result(destroy_stream(kDriver, handle, EID_CALL("cuStreamDestroy")));
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  Stream *on;
-  if (Status status = stream(handle, &on))
-    return result(status);
-  return result(stream_synchronize(on, EID_CALL("cuStreamSynchronize")));
+  return result(synchronize_stream(kDriver, handle, EID_CALL("cuStreamSynchronize")));
 }
-EID_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream handle) { return cuStreamSynchronize(per_thread(handle)); }
+EID_PER_THREAD(1, cuStreamSynchronize)
 
-CUresult cuStreamQuery(CUstream handle) {
-  Stream *on;
-  if (Status status = stream(handle, &on))
-    return result(status);
-  return result(stream_query(on, EID_CALL("cuStreamQuery")));
-}
-EID_EXPORT CUresult cuStreamQuery_ptsz(CUstream handle) { return cuStreamQuery(per_thread(handle)); }
+CUresult cuStreamQuery(CUstream handle) { return result(query_stream(kDriver, handle, EID_CALL("cuStreamQuery"))); }
+EID_PER_THREAD(1, cuStreamQuery)
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
-  return result(wait(handle, event, flags));
+  return result(wait_event(kDriver, handle, event, flags, EID_CALL("cuStreamWaitEvent")));
 }
-EID_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream handle, CUevent event, unsigned flags) {
-  return result(wait(per_thread(handle), event, flags));
-}
+EID_PER_THREAD(3, cuStreamWaitEvent)
 
 CUresult cuStreamGetPriority(CUstream handle, int *priority) {
-  Stream *on;
-  if (priority == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  *priority = stream_priority(on);
-  return result(kSuccess);
+  return result(stream_property(kDriver, handle, priority, stream_priority));
 }
-EID_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream handle, int *priority) {
-  return cuStreamGetPriority(per_thread(handle), priority);
-}
+EID_PER_THREAD(2, cuStreamGetPriority)
 
 CUresult cuStreamGetFlags(CUstream handle, unsigned *flags) {
-  Stream *on;
-  if (flags == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  *flags = stream_flags(on);
-  return result(kSuccess);
+  return result(stream_property(kDriver, handle, flags, stream_flags));
 }
-EID_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream handle, unsigned *flags) {
-  return cuStreamGetFlags(per_thread(handle), flags);
-}
+EID_PER_THREAD(2, cuStreamGetFlags)
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long *id) {
-  Stream *on;
-  if (id == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  *id = stream_id(on);
-  return result(kSuccess);
+  return result(stream_property(kDriver, handle, id, stream_id));
 }
-EID_EXPORT CUresult cuStreamGetId_ptsz(CUstream handle, unsigned long long *id) {
-  return cuStreamGetId(per_thread(handle), id);
-}
+EID_PER_THREAD(2, cuStreamGetId)
 
 CUresult cuStreamGetDevice(CUstream handle, CUdevice *device) {
-  Stream *on;
-  if (device == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  *device = stream_device(on);
-  return result(kSuccess);
+  return result(stream_property(kDriver, handle, device, stream_device));
 }
-EID_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream handle, CUdevice *device) {
-  return cuStreamGetDevice(per_thread(handle), device);
-}
+EID_PER_THREAD(2, cuStreamGetDevice)
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context) {
-  Stream *on;
-  if (context == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  *context = context_of_device(stream_device(on));
-  return result(kSuccess);
+  return result(stream_property(kDriver, handle, context, context_of_stream));
 }
-EID_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream handle, CUcontext *context) {
-  return cuStreamGetCtx(per_thread(handle), context);
-}
+EID_PER_THREAD(2, cuStreamGetCtx)
 
 // No stream belongs to a green context.
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green) {
@@ -192,46 +89,22 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *gree
     *green = nullptr;
   return cuStreamGetCtx(handle, context);
 }
-EID_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream handle, CUcontext *context, CUgreenCtx *green) {
-  return cuStreamGetCtx_v2(per_thread(handle), context, green);
-}
+EID_PER_THREAD(3, cuStreamGetCtx_v2)
 
 CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID id, CUstreamAttrValue *value) {
-  Stream *on;
-  if (value == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  return result(attributes().get(on, id, value));
+  return result(get_attribute(kDriver, attributes(), handle, id, value));
 }
-EID_EXPORT CUresult cuStreamGetAttribute_ptsz(CUstream handle, CUstreamAttrID id, CUstreamAttrValue *value) {
-  return cuStreamGetAttribute(per_thread(handle), id, value);
-}
+EID_PER_THREAD(3, cuStreamGetAttribute)
 
 CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID id, const CUstreamAttrValue *value) {
-  Stream *on;
-  if (value == nullptr)
-    return result(kInvalidValue);
-  if (Status status = stream(handle, &on))
-    return result(status);
-  return result(attributes().set(on, id, value));
+  return result(set_attribute(kDriver, attributes(), handle, id, value));
 }
-EID_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream handle, CUstreamAttrID id, const CUstreamAttrValue *value) {
-  return cuStreamSetAttribute(per_thread(handle), id, value);
-}
+EID_PER_THREAD(3, cuStreamSetAttribute)
 
 CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
-  Stream *target, *source;
-  if (Status status = stream(to, &target))
-    return result(status);
-  if (Status status = stream(from, &source))
-    return result(status);
-  attributes().copy(target, source);
-  return result(kSuccess);
+  return result(copy_attributes(kDriver, attributes(), to, from));
 }
-EID_EXPORT CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from) {
-  return cuStreamCopyAttributes(per_thread(to), per_thread(from));
-}
+EID_PER_THREAD(2, cuStreamCopyAttributes)
 
 CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr at, size_t, unsigned flags) {
   Stream *on;
@@ -241,80 +114,46 @@ CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr at, size_t, unsigne
     return result(kInvalidValue);
   return result(pointer_info(pointer(at)).type == PointerInfo::kManaged ? kSuccess : kInvalidValue);
 }
-EID_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream handle, CUdeviceptr at, size_t bytes, unsigned flags) {
-  return cuStreamAttachMemAsync(per_thread(handle), at, bytes, flags);
-}
+EID_PER_THREAD(4, cuStreamAttachMemAsync)
 
-// ---- values in stream order
-// ------------------------------------------------------------------------------------------ Waiting for a value is not
-// modelled: only a kernel or another process could write it.
+// ---- values in stream order ---------------------------------------------------------------------------------------
+// Waiting for a value is not modelled: only a kernel or another process could write it.
 
 CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr to, cuuint32_t value, unsigned) {
   return result(write_value(handle, to, value, 4, EID_CALL("cuStreamWriteValue32")));
 }
-EID_EXPORT CUresult cuStreamWriteValue32_v2_ptsz(CUstream handle, CUdeviceptr to, cuuint32_t value, unsigned flags) {
-  return cuStreamWriteValue32_v2(per_thread(handle), to, value, flags);
-}
+EID_PER_THREAD(4, cuStreamWriteValue32_v2)
 CUresult cuStreamWriteValue64_v2(CUstream handle, CUdeviceptr to, cuuint64_t value, unsigned) {
   return result(write_value(handle, to, value, 8, EID_CALL("cuStreamWriteValue64")));
 }
-EID_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream handle, CUdeviceptr to, cuuint64_t value, unsigned flags) {
-  return cuStreamWriteValue64_v2(per_thread(handle), to, value, flags);
-}
+EID_PER_THREAD(4, cuStreamWriteValue64_v2)
 
 // ---- host callbacks -----------------------------------------------------------------------------------------------
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {
-  Stream *on;
-  if (function == nullptr)
-    return result(kInvalidValue);
-  if (Status status = work_stream(handle, &on))
-    return result(status);
-  return result(stream_callback(on, function, data, EID_CALL("cuLaunchHostFunc")));
+  return result(launch_host_function(kDriver, handle, function, data, EID_CALL("cuLaunchHostFunc")));
 }
-EID_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream handle, CUhostFn function, void *data) {
-  return cuLaunchHostFunc(per_thread(handle), function, data);
-}
+EID_PER_THREAD(3, cuLaunchHostFunc)
 
 CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback function, void *data, unsigned flags) {
-  Stream *on;
-  if (function == nullptr || flags != 0)
-    return result(kInvalidValue);
-  if (Status status = work_stream(handle, &on))
-    return result(status);
-  return result(add_callback(on, handle, function, data, EID_CALL("cuStreamAddCallback")));
+  return result(add_callback(kDriver, handle, function, data, flags, EID_CALL("cuStreamAddCallback")));
 }
-EID_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream handle, CUstreamCallback function, void *data, unsigned flags) {
-  return cuStreamAddCallback(per_thread(handle), function, data, flags);
-}
+EID_PER_THREAD(4, cuStreamAddCallback)
 
 // ---- events -------------------------------------------------------------------------------------------------------
 
-CUresult cuEventCreate(CUevent *out, unsigned flags) {
-  constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-  if (out == nullptr || (flags & ~kKnown) != 0 ||
-      ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0))
-    return result(kInvalidValue);
-  if (Status status = current_context())
-    return result(status);
-  void *event = nullptr;
-  Status status = event_create(flags, &event);
-  *out = static_cast<CUevent>(event);
-  return result(status);
-}
+CUresult cuEventCreate(CUevent *out, unsigned flags) { return result(create_event(kDriver, out, flags)); }
 
 CUresult cuEventDestroy_v2(CUevent event) { return result(event != nullptr ? event_destroy(event) : kInvalidHandle); }
 
-CUresult cuEventRecord(CUevent event, CUstream handle) { return result(record(event, handle, 0)); }
-EID_EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream handle) {
-  return result(record(event, per_thread(handle), 0));
+CUresult cuEventRecord(CUevent event, CUstream handle) {
+  return result(record_event(kDriver, event, handle, CU_EVENT_RECORD_DEFAULT, EID_CALL("cuEventRecord")));
 }
+EID_PER_THREAD(2, cuEventRecord)
 CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags) {
-  return result(record(event, handle, flags));
+  return result(record_event(kDriver, event, handle, flags, EID_CALL("cuEventRecord")));
 }
-EID_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream handle, unsigned flags) {
-  return result(record(event, per_thread(handle), flags));
-}
+EID_PER_THREAD(3, cuEventRecordWithFlags)
 
 CUresult cuEventQuery(CUevent event) {
   return result(event != nullptr ? event_query(event, EID_CALL("cuEventQuery")) : kInvalidHandle);
@@ -325,11 +164,7 @@ CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
-  if (ms == nullptr)
-    return result(kInvalidValue);
-  if (start == nullptr || end == nullptr)
-    return result(kInvalidHandle);
-  return result(event_elapsed(start, end, ms, EID_CALL("cuEventElapsedTime")));
+  return result(elapsed_time(ms, start, end, EID_CALL("cuEventElapsedTime")));
 }
 #undef cuEventElapsedTime
 EID_EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {

@@ -4,7 +4,8 @@
 #include <cuda_runtime_api.h>
 #pragma GCC visibility pop
 
-#include "status.h"
+#include "library.h"
+#include "per_thread.h"
 #ifndef EIDOLON_EARLIER_NAMES
 #include "cuda12_names.h"
 #endif
@@ -16,6 +17,9 @@ namespace eidolon::runtime {
 
 // The result of every call. A failure becomes the thread's last error, until cudaGetLastError reads it.
 cudaError_t report(Status status);
+
+// What the bodies that both libraries share need to know of the runtime.
+inline constexpr Library kRuntime{"cudart", "cuda", present, context, resolve, resolve_work};
 
 // A registered __device__ or __constant__ variable: its address on the current device and its size.
 Status symbol(const void *host_variable, void **address, size_t *bytes);

@@ -84,10 +84,7 @@ EID_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 b
                                           size_t shared_bytes, cudaStream_t stream) {
   return report(launch(kernel, grid, block, arguments, shared_bytes, stream, EID_CALL("cudaLaunchKernel")));
 }
-EID_EXPORT cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
-                                               size_t shared_bytes, cudaStream_t stream) {
-  return __cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, per_thread(stream));
-}
+EID_PER_THREAD(6, __cudaLaunchKernel)
 
 extern "C" {
 
@@ -95,20 +92,14 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
                              cudaStream_t stream) {
   return report(launch(function, grid, block, arguments, shared_bytes, stream, EID_CALL("cudaLaunchKernel")));
 }
-EID_EXPORT cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments,
-                                             size_t shared_bytes, cudaStream_t stream) {
-  return cudaLaunchKernel(function, grid, block, arguments, shared_bytes, per_thread(stream));
-}
+EID_PER_THREAD(6, cudaLaunchKernel)
 
 cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                                         size_t shared_bytes, cudaStream_t stream) {
   return report(launch(function, grid, block, arguments, shared_bytes, stream, EID_CALL("cudaLaunchCooperativeKernel"),
                        dim3{1, 1, 1}, true));
 }
-EID_EXPORT cudaError_t cudaLaunchCooperativeKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments,
-                                                        size_t shared_bytes, cudaStream_t stream) {
-  return cudaLaunchCooperativeKernel(function, grid, block, arguments, shared_bytes, per_thread(stream));
-}
+EID_PER_THREAD(6, cudaLaunchCooperativeKernel)
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
   return report(extended(config, function, arguments));

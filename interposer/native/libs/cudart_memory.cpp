@@ -206,10 +206,7 @@ cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, cudaMemLocat
   unmodelled("cudart", "cudaMemPrefetchAsync"); // right, but its migration takes no time: counted
   return cudaSuccess;
 }
-EID_EXPORT cudaError_t cudaMemPrefetchAsync_ptsz(const void *pointer, size_t bytes, cudaMemLocation location,
-                                                 unsigned flags, cudaStream_t stream) {
-  return cudaMemPrefetchAsync(pointer, bytes, location, flags, per_thread(stream));
-}
+EID_PER_THREAD(5, cudaMemPrefetchAsync)
 
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t handle, void *pointer, size_t, unsigned flags) {
   Stream *stream;
@@ -219,9 +216,7 @@ cudaError_t cudaStreamAttachMemAsync(cudaStream_t handle, void *pointer, size_t,
     return report(kInvalidValue);
   return report(pointer_info(pointer).type == PointerInfo::kManaged ? kSuccess : kInvalidValue);
 }
-EID_EXPORT cudaError_t cudaStreamAttachMemAsync_ptsz(cudaStream_t stream, void *pointer, size_t bytes, unsigned flags) {
-  return cudaStreamAttachMemAsync(per_thread(stream), pointer, bytes, flags);
-}
+EID_PER_THREAD(4, cudaStreamAttachMemAsync)
 
 // ---- between processes --------------------------------------------------------------------------------------------
 

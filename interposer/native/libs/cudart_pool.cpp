@@ -16,7 +16,7 @@ Status allocate(void **out, size_t bytes, PoolHandle *pool, cudaStream_t handle,
   Stream *stream;
   if (Status status = resolve(handle, &stream))
     return status;
-  if (capture_info(stream).status != 0) { // would be an allocation node
+  if (captures(stream)) { // would be an allocation node
     unmodelled("cudart", "cudaMallocAsync in a capture");
     return kNotSupported;
   }
@@ -59,7 +59,7 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
     return report(status);
   if (pointer == nullptr)
     return cudaSuccess;
-  if (capture_info(stream).status != 0) { // would be a free node
+  if (captures(stream)) { // would be a free node
     unmodelled("cudart", "cudaFreeAsync in a capture");
     return report(kNotSupported);
   }
@@ -67,15 +67,9 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
   return report(mem_free_async(pointer, stream));
 }
 
-EID_EXPORT cudaError_t cudaMallocAsync_ptsz(void **out, size_t bytes, cudaStream_t stream) {
-  return cudaMallocAsync(out, bytes, per_thread(stream));
-}
-EID_EXPORT cudaError_t cudaMallocFromPoolAsync_ptsz(void **out, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
-  return cudaMallocFromPoolAsync(out, bytes, pool, per_thread(stream));
-}
-EID_EXPORT cudaError_t cudaFreeAsync_ptsz(void *pointer, cudaStream_t stream) {
-  return cudaFreeAsync(pointer, per_thread(stream));
-}
+EID_PER_THREAD(3, cudaMallocAsync)
+EID_PER_THREAD(4, cudaMallocFromPoolAsync)
+EID_PER_THREAD(2, cudaFreeAsync)
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
   return report(device_pool(device, pool, false));

@@ -30,28 +30,18 @@ EID_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamC
                                                 unsigned long long *id) {
   return cudaStreamGetCaptureInfo_v3(stream, out, id, nullptr, nullptr, nullptr, nullptr);
 }
-EID_EXPORT cudaError_t cudaStreamGetCaptureInfo_ptsz(cudaStream_t stream, cudaStreamCaptureStatus *out,
-                                                     unsigned long long *id) {
-  return cudaStreamGetCaptureInfo(per_thread(stream), out, id);
-}
+EID_PER_THREAD(3, cudaStreamGetCaptureInfo)
 cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus *out, unsigned long long *id,
                                         cudaGraph_t *graph, const cudaGraphNode_t **dependencies, size_t *count) {
   return cudaStreamGetCaptureInfo_v3(stream, out, id, graph, dependencies, nullptr, count);
 }
-EID_EXPORT cudaError_t cudaStreamGetCaptureInfo_v2_ptsz(cudaStream_t stream, cudaStreamCaptureStatus *out,
-                                                        unsigned long long *id, cudaGraph_t *graph,
-                                                        const cudaGraphNode_t **dependencies, size_t *count) {
-  return cudaStreamGetCaptureInfo_v2(per_thread(stream), out, id, graph, dependencies, count);
-}
+EID_PER_THREAD(6, cudaStreamGetCaptureInfo_v2)
 
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *dependencies, size_t count,
                                                 unsigned flags) {
   return cudaStreamUpdateCaptureDependencies_v2(stream, dependencies, nullptr, count, flags);
 }
-EID_EXPORT cudaError_t cudaStreamUpdateCaptureDependencies_ptsz(cudaStream_t stream, cudaGraphNode_t *dependencies,
-                                                                size_t count, unsigned flags) {
-  return cudaStreamUpdateCaptureDependencies(per_thread(stream), dependencies, count, flags);
-}
+EID_PER_THREAD(4, cudaStreamUpdateCaptureDependencies)
 
 cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to, size_t *count) {
   return cudaGraphGetEdges_v2(graph, from, to, nullptr, count);
@@ -78,9 +68,7 @@ cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, int device, 
     return report(status);
   return cudaMemPrefetchAsync_v2(pointer, bytes, place, 0, stream);
 }
-EID_EXPORT cudaError_t cudaMemPrefetchAsync_ptsz(const void *pointer, size_t bytes, int device, cudaStream_t stream) {
-  return cudaMemPrefetchAsync(pointer, bytes, device, per_thread(stream));
-}
+EID_PER_THREAD(4, cudaMemPrefetchAsync)
 
 // ---- events: the later form differs in the errors it tells apart, which there are none of ---------------------------
 

@@ -231,7 +231,7 @@ ncclResult_t collective(const char *name, uint16_t id, ncclComm_t comm, cudaStre
     const size_t bytes = std::min(send_bytes, receive_bytes);
     if (bytes == 0 || b.send == b.receive)
       return ncclSuccess;
-    return result_of(copy(b.receive, b.send, bytes, 3, lane, false, id));
+    return result_of(copy(b.receive, b.send, bytes, CopyKind::kDeviceToDevice, lane, false, id));
   }
   std::atomic<uint64_t> *position = comm->position;
   if (pair)

@@ -8,10 +8,10 @@ namespace eidolon {
 
 inline constexpr Status kInvalidConfiguration = 9, kInvalidPitch = 12, kInvalidSymbol = 13, kInvalidDirection = 21,
                         kInvalidFunction = 98, kNoDevice = 100, kInvalidImage = 200, kInvalidContext = 201,
-                        kUnsupportedLimit = 215, kFileNotFound = 301, kPeerUnsupported = 217, kOutOfResources = 701,
-                        kPeerAlreadyEnabled = 704, kPeerNotEnabled = 705, kIllegalState = 401, kPrimaryActive = 708,
-                        kAlreadyRegistered = 712, kNotRegistered = 713, kCooperativeTooLarge = 720, kNotPermitted = 800,
-                        kUpdateFailure = 910, kInvalidCluster = 912;
+                        kUnsupportedLimit = 215, kFileNotFound = 301, kOperatingSystem = 304, kPeerUnsupported = 217,
+                        kOutOfResources = 701, kPeerAlreadyEnabled = 704, kPeerNotEnabled = 705, kIllegalState = 401,
+                        kPrimaryActive = 708, kAlreadyRegistered = 712, kNotRegistered = 713,
+                        kCooperativeTooLarge = 720, kNotPermitted = 800, kUpdateFailure = 910, kInvalidCluster = 912;
 
 inline constexpr int kCudaVersion = EIDOLON_CUDA == 12 ? 12080 : 13000; // of the toolkit these libraries are of
 inline constexpr int kDriverCudaVersion = 13000;                        // newest that the driver (580) runs
@@ -41,13 +41,7 @@ inline Status resolve(void *handle, Stream **out) {
 inline Status resolve_work(void *handle, Stream **out) {
   if (Status status = resolve(handle, out))
     return status;
-  constexpr int kInvalidated = 2;
-  return capture_info(*out).status == kInvalidated ? kCaptureInvalidated : kSuccess;
-}
-
-// The stream of a call compiled for per-thread default streams (`_ptsz`, `_ptds`): 0 means the thread's own.
-template <class Handle> Handle per_thread(Handle handle) {
-  return handle != nullptr ? handle : reinterpret_cast<Handle>(2);
+  return capture_info(*out).status == CaptureStatus::kInvalidated ? kCaptureInvalidated : kSuccess;
 }
 
 // A host-only call that costs noticeable time.

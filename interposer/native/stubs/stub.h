@@ -12,27 +12,19 @@
 #pragma once
 #include <cstdio>
 #include <cstring>
-#include <tuple>
 #include <type_traits>
 
 #include "core.h"
+#include "prototype.h"
 
 namespace eidolon::stub {
 
 inline constexpr size_t kLargestOut = 4096;
 
-template <class F> struct Signature;
-template <class R, class... A> struct Signature<R(A...)> {
-  using Return = R;
-  using Arguments = std::tuple<A...>;
-};
-template <class R, class... A> struct Signature<R(A..., ...)> : Signature<R(A...)> {};
-template <class R, class... A> struct Signature<R(A...) noexcept> : Signature<R(A...)> {};
-
-// The result type and the i-th parameter type of the function that a header declares.
-template <class F> using Result = typename Signature<F>::Return;
-template <class F, size_t i> using Parameter = std::tuple_element_t<i, typename Signature<F>::Arguments>;
-template <class F> inline constexpr size_t kParameters = std::tuple_size_v<typename Signature<F>::Arguments>;
+// For the generated source: a stub repeats the prototype of what it stands for.
+using eidolon::kParameters;
+using eidolon::Parameter;
+using eidolon::Result;
 
 // Specialised by the generated source for each status type of its library.
 template <class R> struct Status {

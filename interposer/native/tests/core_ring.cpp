@@ -178,7 +178,7 @@ constexpr int kThreads = 4, kRounds = 200, kLaunches = 20;
 void one_thread(int number) {
   set_current_device(number % 2);
   Stream *stream;
-  CHECK_EQUAL(stream_create(1, 0, &stream), kSuccess);
+  CHECK_EQUAL(stream_create(kStreamNonBlocking, 0, &stream), kSuccess);
   void *event;
   event_create(0, &event);
   for (int round = 0; round < kRounds; ++round) {
@@ -198,7 +198,7 @@ std::atomic<int> callbacks_run{0};
 
 void everything_else() {
   Stream *stream;
-  stream_create(1, 0, &stream);
+  stream_create(kStreamNonBlocking, 0, &stream);
   // Host callbacks run in order before a later synchronise returns.
   for (int i = 0; i < 10; ++i)
     stream_callback(stream, [](void *) { callbacks_run.fetch_add(1); }, nullptr, EID_CALL("cudaLaunchHostFunc"));
@@ -208,7 +208,7 @@ void everything_else() {
   void *device;
   mem_alloc(0, 4096, &device);
   int sent = 42, got = 0;
-  copy(device, &sent, 4, 1, stream, false, 0);
+  copy(device, &sent, 4, CopyKind::kHostToDevice, stream, false, 0);
   static std::atomic<uint64_t> position{0};
   launch_collective({.sig = signature("collective", "all_reduce"),
                      .position = &position,
@@ -219,8 +219,9 @@ void everything_else() {
                      .send_bytes = 4,
                      .receive = static_cast<char *>(device) + 512,
                      .receive_bytes = 4});
-  copy(static_cast<char *>(device) + 1024, static_cast<char *>(device) + 512, 4, 3, stream, false, 0);
-  copy(&got, static_cast<char *>(device) + 1024, 4, 2, stream, true, 0);
+  copy(static_cast<char *>(device) + 1024, static_cast<char *>(device) + 512, 4, CopyKind::kDeviceToDevice, stream,
+       false, 0);
+  copy(&got, static_cast<char *>(device) + 1024, 4, CopyKind::kDeviceToHost, stream, true, 0);
   CHECK_EQUAL(got, 42);
   // Of one that is known in part, the same part arrives.
   char *from = static_cast<char *>(device) + 2048, *to = static_cast<char *>(device) + 3072, back[20];
@@ -253,7 +254,7 @@ void everything_else() {
   CHECK(ms > 0);
   // A replayed graph writes one record per node.
   void *graph, *exec;
-  capture_begin(stream, 1, nullptr);
+  capture_begin(stream, CaptureMode::kThreadLocal, nullptr);
   for (int i = 0; i < 7; ++i)
     launch_operation(stream, signature("library", "test:node"), 0);
   capture_end(stream, &graph);
@@ -279,8 +280,8 @@ constexpr int kTurns = 25, kFar = 3 * 4096, kWatched = kTurns + kFar; // launche
 
 void watchdog() {
   Stream *compute, *communication;
-  stream_create(1, 0, &compute);
-  stream_create(1, 0, &communication);
+  stream_create(kStreamNonBlocking, 0, &compute);
+  stream_create(kStreamNonBlocking, 0, &communication);
   void *device;
   mem_alloc(0, 4096, &device);
   static std::atomic<uint64_t> position{0};
@@ -299,8 +300,8 @@ void watchdog() {
   constexpr int kEnds = 6;
   void *ends[kEnds], *future;
   for (void *&end : ends)
-    event_create(2, &end);
-  event_create(2, &future);
+    event_create(kEventDisableTiming, &end);
+  event_create(kEventDisableTiming, &future);
   collective(ends[0]); // a while: nobody looks at the collectives of the tests before
   std::atomic<int> known{1}, seen{0};
   std::atomic<bool> over{false};
@@ -363,7 +364,7 @@ void turns(Agent &agent) {
   constexpr size_t kCount = 1 << 14; // their values do not travel
   Stream *streams[2];
   for (Stream *&stream : streams)
-    stream_create(1, 0, &stream);
+    stream_create(kStreamNonBlocking, 0, &stream);
   void *device;
   mem_alloc(0, 1 << 20, &device);
   auto order_of = [&](auto work) {
@@ -432,7 +433,7 @@ void turns(Agent &agent) {
   // A captured launch takes its turn when the graph is launched.
   void *graph, *exec;
   is("", [&] {
-    capture_begin(streams[0], 1, nullptr);
+    capture_begin(streams[0], CaptureMode::kThreadLocal, nullptr);
     reduce(comm, 0);
     CHECK_EQUAL(pair(0, 1), ncclInvalidUsage); // of a group all streams are captured, or none
     capture_end(streams[0], &graph);

@@ -65,14 +65,14 @@ static void what_the_host_wrote_can_be_read_back() {
   std::vector<int> data(1000), back(2000, -1);
   for (int i = 0; i < 1000; ++i)
     data[static_cast<size_t>(i)] = i;
-  CHECK_EQUAL(copy(device, data.data(), 4000, 1, stream, true, 0), kSuccess);
+  CHECK_EQUAL(copy(device, data.data(), 4000, CopyKind::kHostToDevice, stream, true, 0), kSuccess);
   CHECK_EQUAL(value_known(device, 8000), 4000);
-  CHECK_EQUAL(copy(back.data(), device, 8000, 2, stream, true, 0), kSuccess);
+  CHECK_EQUAL(copy(back.data(), device, 8000, CopyKind::kDeviceToHost, stream, true, 0), kSuccess);
   CHECK_EQUAL(back[999], 999);
   CHECK_EQUAL(back[1000], 0); // never computed: zero, not garbage
   // Device-to-device keeps what is known, an operation's output does not.
   char *second = static_cast<char *>(device) + kMiB;
-  CHECK_EQUAL(copy(second, device, 4000, 3, stream, false, 0), kSuccess);
+  CHECK_EQUAL(copy(second, device, 4000, CopyKind::kDeviceToDevice, stream, false, 0), kSuccess);
   value_unknown(static_cast<char *>(device) + 400, 400);
   CHECK_EQUAL(value_read(device, 4000, back.data()), 400);
   CHECK_EQUAL(back[99], 99);
@@ -81,7 +81,7 @@ static void what_the_host_wrote_can_be_read_back() {
   CHECK_EQUAL(value_read(second, 4000, back.data()), 0);
   CHECK_EQUAL(back[150], 150);
   // Direction must agree with the addresses.
-  CHECK_EQUAL(copy(device, data.data(), 4000, 2, stream, true, 0), kInvalidValue);
+  CHECK_EQUAL(copy(device, data.data(), 4000, CopyKind::kDeviceToHost, stream, true, 0), kInvalidValue);
   // A freed block that is allocated again holds nothing of before.
   mem_free(device);
   void *again;
@@ -98,8 +98,8 @@ static void a_launch_makes_its_output_unknown() {
   mem_alloc(0, kMiB, &out);
   mem_alloc(0, kMiB, &in);
   int one = 1, back = 0;
-  copy(out, &one, 4, 1, stream, true, 0);
-  copy(in, &one, 4, 1, stream, true, 0);
+  copy(out, &one, 4, CopyKind::kHostToDevice, stream, true, 0);
+  copy(in, &one, 4, CopyKind::kHostToDevice, stream, true, 0);
   // void copy_kernel(float*, float const*, int)
   int n = 1;
   void *arguments[] = {&out, &in, &n};
@@ -132,26 +132,26 @@ static int callbacks_run = 0;
 static void graphs_hold_what_was_captured() {
   Stream *a, *b;
   void *forked, *joined;
-  stream_create(1, 0, &a);
-  stream_create(1, 0, &b);
-  event_create(2, &forked);
-  event_create(2, &joined);
-  CHECK_EQUAL(capture_begin(stream_of(nullptr), 0, nullptr), kCaptureUnsupported);
+  stream_create(kStreamNonBlocking, 0, &a);
+  stream_create(kStreamNonBlocking, 0, &b);
+  event_create(kEventDisableTiming, &forked);
+  event_create(kEventDisableTiming, &joined);
+  CHECK_EQUAL(capture_begin(stream_of(nullptr), CaptureMode::kGlobal, nullptr), kCaptureUnsupported);
   // What a capture does not allow fails, and the capture with it.
   void *graph, *exec;
-  CHECK_EQUAL(capture_begin(a, 0, nullptr), kSuccess);
+  CHECK_EQUAL(capture_begin(a, CaptureMode::kGlobal, nullptr), kSuccess);
   CHECK_EQUAL(capture_info(a).status, 1);
   CHECK_EQUAL(stream_synchronize(b, 0), kCaptureUnsupported); // global mode forbids it anywhere
   CHECK_EQUAL(capture_info(a).status, 2);
   CHECK_EQUAL(capture_end(a, &graph), kCaptureInvalidated);
   CHECK(graph == nullptr);
   CHECK(!capture_forbids_unsafe_call());
-  CHECK_EQUAL(capture_begin(a, 1, nullptr), kSuccess);
+  CHECK_EQUAL(capture_begin(a, CaptureMode::kThreadLocal, nullptr), kSuccess);
   event_record(forked, a, 0);
   CHECK_EQUAL(event_query(forked, 0), kCapturedEvent);
   CHECK_EQUAL(capture_end(a, &graph), kCaptureInvalidated);
   // Fork and join.
-  CHECK_EQUAL(capture_begin(a, 0, nullptr), kSuccess);
+  CHECK_EQUAL(capture_begin(a, CaptureMode::kGlobal, nullptr), kSuccess);
   uint32_t sig = signature("library", "test:work");
   launch_operation(a, sig, 0);
   event_record(forked, a, 0);
@@ -177,7 +177,7 @@ static void graphs_hold_what_was_captured() {
   graph_exec_destroy(exec);
   graph_destroy(graph);
   // A stream that was not joined back makes the capture fail.
-  capture_begin(a, 1, nullptr);
+  capture_begin(a, CaptureMode::kThreadLocal, nullptr);
   launch_operation(a, sig, 0);
   event_record(forked, a, 0);
   stream_wait(b, forked, 0);

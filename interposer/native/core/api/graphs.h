@@ -4,19 +4,28 @@
 
 namespace eidolon {
 
+// Numbers as in cudaStreamCaptureStatus.
+enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
+// Numbers as in cudaStreamCaptureMode.
+enum class CaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
+// Numbers as in cudaGraphNodeType.
+enum class NodeType : int { kKernel = 0, kCopy = 1, kSet = 2, kHost = 3, kEmpty = 5, kWaitEvent = 6, kEventRecord = 7 };
+
 struct CaptureInfo {
-  int status; // 0 none, 1 active, 2 invalidated
+  CaptureStatus status;
   uint64_t id;
   void *graph;
   void **dependencies; // nodes the next captured one would depend on; valid until the next call on the stream
   size_t count;
 };
-EID_API Status capture_begin(Stream *stream, int mode, void *into_graph);
+EID_API Status capture_begin(Stream *stream, CaptureMode mode, void *into_graph);
 EID_API Status capture_end(Stream *stream, void **graph);
 EID_API CaptureInfo capture_info(Stream *stream);
+// True from the begin of a capture to its end, even if it was spoiled.
+inline bool captures(Stream *stream) { return capture_info(stream).status != CaptureStatus::kNone; }
 EID_API Status capture_update_dependencies(Stream *stream, void *const *nodes, size_t n, bool replace);
-// 0 global, 1 thread-local, 2 relaxed: swaps the calling thread's mode
-EID_API int capture_exchange_mode(int mode);
+// Sets the calling thread's mode and returns the one before.
+EID_API CaptureMode capture_exchange_mode(CaptureMode mode);
 // True while any stream of the process captures.
 EID_API bool capturing();
 // True if a call that is unsafe during capture (cudaMalloc, synchronize, ...) must fail: sets the capture invalid.
@@ -31,7 +40,7 @@ EID_API size_t graph_edges(void *graph, void **from, void **to, size_t capacity)
 EID_API size_t node_dependencies(void *node, void **nodes, size_t capacity);
 // Adds a node that does nothing but join its dependencies.
 EID_API Status graph_add_empty(void *graph, void *const *dependencies, size_t n, void **node);
-EID_API int node_type(void *node); // cudaGraphNodeType: 0 kernel, 1 memcpy, 2 memset, 3 host, 5 empty, 6 wait, 7 record
+EID_API NodeType node_type(void *node);
 EID_API Status graph_instantiate(void *graph, void **exec);
 EID_API Status graph_exec_destroy(void *exec);
 EID_API Status graph_exec_update(void *exec, void *graph);

@@ -23,12 +23,21 @@ struct Launch {
 };
 EID_API Status launch_kernel(const Launch &launch);
 
-// kind: 0 H2H, 1 H2D, 2 D2H, 3 D2D, 4 by address. `synchronous`: cudaMemcpy; pageable memory makes the asynchronous
-// form wait as CUDA does. Moves or tracks the bytes and emits the copy.
-EID_API Status copy(void *to, const void *from, size_t bytes, int kind, Stream *stream, bool synchronous,
+// Which way a copy goes, numbers as in cudaMemcpyKind.
+enum class CopyKind : int {
+  kHostToHost = 0,
+  kHostToDevice = 1,
+  kDeviceToHost = 2,
+  kDeviceToDevice = 3,
+  kByAddress = 4
+};
+
+// Moves or tracks the bytes and emits the copy. `synchronous`: cudaMemcpy; pageable memory makes the asynchronous form
+// wait as CUDA does.
+EID_API Status copy(void *to, const void *from, size_t bytes, CopyKind kind, Stream *stream, bool synchronous,
                     uint16_t call);
 EID_API Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                       int kind, Stream *stream, bool synchronous, uint16_t call);
+                       CopyKind kind, Stream *stream, bool synchronous, uint16_t call);
 // Writes `count` elements of `element_bytes` (1, 2, 4) with the low bytes of value.
 EID_API Status set(void *to, unsigned value, size_t element_bytes, size_t count, Stream *stream, bool synchronous,
                    uint16_t call);
