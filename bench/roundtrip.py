@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent import futures
 from multiprocessing.connection import Connection
@@ -36,8 +37,9 @@ class Echo(pb_grpc.SimulationServicer):
     def Connect(  # noqa: N802
         self, messages: Iterator[pb.AgentMessage], context: grpc.ServicerContext
     ) -> Iterator[pb.CoreMessage]:
-        """Answers the batches of one agent."""
+        """Answers the batches of one agent, and says which messages it has taken: only then does the agent free them."""
         del context
+        taken: Counter[int] = Counter()
         for message in messages:
             match message.WhichOneof("message"):
                 case "hello":
@@ -53,6 +55,10 @@ class Echo(pb_grpc.SimulationServicer):
                     ]
                     if replies:
                         yield pb.CoreMessage(replies=pb.ReplyBatch(session=batch.session, replies=replies))
+                    if not batch.session:  # that of :func:`bare`, which keeps nothing
+                        continue
+                    taken[batch.session] += 1
+                    yield pb.CoreMessage(taken=pb.Taken(sessions=[batch.session], messages=[taken[batch.session]]))
 
 
 def serve(pipe: Connection) -> None:
@@ -91,7 +97,7 @@ def bare(core: str, calls: int) -> list[float]:
     times = []
     for _ in range(calls):
         begin = time.perf_counter()
-        out.put(pb.AgentMessage(batch=pb.EventBatch(session=1, count=1, records=record.tobytes())))
+        out.put(pb.AgentMessage(batch=pb.EventBatch(count=1, records=record.tobytes())))
         next(answers)
         times.append(time.perf_counter() - begin)
     answers.cancel()
