@@ -37,7 +37,7 @@ class Echo(pb_grpc.SimulationServicer):
     def Connect(  # noqa: N802
         self, messages: Iterator[pb.AgentMessage], context: grpc.ServicerContext
     ) -> Iterator[pb.CoreMessage]:
-        """Answers the batches of one agent, and says which messages it has taken: only then does the agent free them."""
+        """Answers the batches of one agent. It says which messages it has taken, since only then they are freed."""
         del context
         taken: Counter[int] = Counter()
         for message in messages:
