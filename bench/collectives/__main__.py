@@ -128,7 +128,7 @@ def host() -> None:
     for p in measured.host():
         if (p.op, p.bytes) not in OUTLIERS:
             choice = chooser.choose(p.op, p.bytes, tuner.Shape(2), tuner.Options(nvls=False))
-            issue = sum(hostcost.call_ns(name) for name in CALLS[p.op]) / 1e3
+            issue = sum(hostcost.table().call_ns(name) for name in CALLS[p.op]) / 1e3
             errors[p.op, 2].append(max(issue, choice.us) / p.us - 1)
     _summary("2 H100 issued from the host (data/host_cost.yaml), without the two outliers", errors)
 

@@ -42,7 +42,7 @@ GPUS = {
 }
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 #: What a call's time in a graph holds of the launch between the event before it and its first call: 20 calls share one.
-GRAPH_LAUNCH_US = hostcost.call_ns("cudaGraphLaunch") / 1e3 / 20
+GRAPH_LAUNCH_US = hostcost.table().call_ns("cudaGraphLaunch") / 1e3 / 20
 _ELEMENT_BYTES = {"half": 2, "int8": 1, "float": 4}
 
 

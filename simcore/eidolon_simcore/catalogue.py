@@ -1,4 +1,4 @@
-"""The GPU catalogue: every model a run can emulate, as data (``data/gpus.yaml``, with the source of each figure).
+"""The GPU catalogue: every model that a run can emulate, as data. ``data/gpus.yaml`` states the source of each figure.
 
 >>> gpu("h100-sxm").sm_count
 132
@@ -17,7 +17,7 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One model. Rates are per second and per direction."""
+    """One model of GPU. Rates are per second and for one direction."""
 
     key: str  #: name in the catalogue, e.g. ``h100-sxm``
     name: str  #: as the device reports itself
@@ -40,18 +40,18 @@ class Gpu:
     nvlinks: int
     power_limit_mw: int
     bandwidth_bytes_per_s: int
-    nvlink_bytes_per_s: int  #: 0: GPUs of a server talk over PCIe
+    nvlink_bytes_per_s: int  #: with 0 the GPUs of a server talk over PCIe
     pcie_bytes_per_s: int
     nic_bytes_per_s: int
-    peak: Mapping[str, float]  #: FLOPS by type of the operands
+    peak: Mapping[str, float]  #: floating-point operations per second, by the type of the operands
 
     @property
     def intra_bytes_per_s(self) -> int:
-        """What a GPU can send to another one of its server."""
+        """The rate at which a GPU can send to another one of its server."""
         return self.nvlink_bytes_per_s or self.pcie_bytes_per_s
 
     def peak_flops(self, dtype: str) -> float:
-        """Matrix peak for operands of ``dtype``; what a model lacks runs at its nearest wider type."""
+        """The matrix peak for operands of ``dtype``. A type that the model lacks runs as the nearest wider one."""
         for name in (dtype, *_WIDER.get(dtype, ())):
             if name in self.peak:
                 return self.peak[name]
@@ -69,7 +69,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """A GPU as a server of the run holds it: its memory may differ from the model's own."""
+    """A GPU as a server of the run has it. Its memory may differ from that of the model."""
 
     gpu: Gpu
     memory_bytes: int
@@ -84,12 +84,12 @@ _CONF = (
 
 
 def names() -> tuple[str, ...]:
-    """All models, in the catalogue's order."""
+    """The keys of all models, in the catalogue's order."""
     return tuple(_catalogue())
 
 
 def gpu(name: str) -> Gpu:
-    """The model of that name; :class:`ValueError` names the models there are."""
+    """The model with this key. Raises :class:`ValueError`, which names the models that there are."""
     found = _catalogue().get(name)
     if found is None:
         raise ValueError(f"unknown GPU {name!r}: {', '.join(names())} are allowed")

@@ -1,4 +1,4 @@
-"""The core's section of ``plan.json``, checked: a :class:`PlanError` names the field and what is allowed.
+"""The core's section of ``plan.json``, checked. A :class:`PlanError` names the wrong field and what is allowed.
 
 Whoever makes the plan says everything. A field that may be left open is null, and one that is missing is an error: a
 default here would be a second one beside that of the CustomResourceDefinition. The token alone may be missing, since
@@ -31,7 +31,7 @@ class Plan:
     servers: int
     gpus_per_server: int
     ranks_per_server: int
-    devices: tuple[DeviceModel, ...]  #: by server: what each of its GPUs is
+    devices: tuple[DeviceModel, ...]  #: what the GPUs of each server are
     host_cost: str
     host_table: hostcost.Table
     time_sync: str
@@ -44,19 +44,19 @@ class Plan:
     token: str  #: that agents must bring; empty if it is a file of its own (``--tls``)
     name: str  #: of the run
     attempt: int  #: of the run, counted by whoever starts it
-    recording_limit_bytes: int | None  #: of the recording; None: the run is not recorded
+    recording_limit_bytes: int | None  #: the greatest size of the recording; None if the run is not recorded
     # Limits in real time, but for the one that says otherwise.
     startup_timeout_s: float  #: for all servers to report and all expected ranks to join
     time_limit_s: float | None  #: for the run, from when all servers are there; None: no limit
     stuck_timeout_s: float  #: in which nobody can go on before the run is given up
-    idle_timeout_s: float  #: the same where some ranks sleep outside all calls: they may be busy elsewhere
+    idle_timeout_s: float  #: the same where some ranks sleep outside all calls, since they may be busy elsewhere
     left_timeout_s: float  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float  #: for a server whose stream broke to come back
-    missing_virtual_s: float  #: virtual time that a rank may go on without a collective another has reached
+    missing_virtual_s: float  #: virtual time for which a rank may go on without a collective that another has reached
 
     @property
     def gpu(self) -> Gpu:
-        """That of the first server: what stands for the whole where only one can."""
+        """The model of the first server, which stands for the whole run where only one can."""
         return self.devices[0].gpu
 
 

@@ -1,10 +1,10 @@
 """Copies and sets: their time by the bytes that each record names.
 
-The table of copies (:func:`.package_tables.copies`) holds what copies of one way (within the device, to it, from it;
-pinned or pageable) and of one size took. Copies within a device are of two kinds: between 1 and 128 MiB, copies of
-whole pages are up to twice as fast as others. Between two sizes the time is interpolated linearly, below the smallest
-size it is constant, and beyond the largest each further byte costs what the formula says. Ways that nobody measured
-have the formula alone."""
+The *way* of a copy is where it goes (within the device, to it or from it) and whether the host's memory is pinned. The
+table of copies (:func:`.package_tables.copies`) says how long copies of a way and a size took. Copies within a device
+are of two kinds: between 1 and 128 MiB, copies of whole pages are up to twice as fast as others. Between two sizes the
+time is interpolated linearly, below the smallest it is constant, and beyond the largest each further byte costs what
+the formula says. Ways that nobody measured have the formula alone."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from eidolon_simcore.costs.carrying import carried_ns
 from eidolon_simcore.costs.interpolation import CARRIED_ERROR, LEAST_ERROR
 from eidolon_simcore.signature import Signature
 
-_FAR = 1 << 40  #: bytes; more than any copy
+_FAR = 1 << 40  #: a number of bytes that is larger than any copy
 PAGE = 4096
-_APART = range(1 << 20, 1 << 27)  #: bytes at which it counts whether they are whole pages
-_SAME = 1.05  #: sizes that are one point: what their times differ by says nothing of their sizes
+_APART = range(1 << 20, 1 << 27)  #: sizes in bytes at which it matters whether they are whole pages
+_SAME = 1.05  #: sizes within this factor are one point: their times do not differ by their sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """Nanoseconds by bytes: lines between these points; where they come from, and their expected relative error."""
+    """Nanoseconds by bytes: the lines between these points, with the source of the times and their expected relative
+    error."""
 
     points: tuple[tuple[int, float], ...]
     source: str
@@ -40,7 +41,7 @@ class Law:
 
 
 def law(s: Signature, gpu: Gpu) -> Law:
-    """What copies (or sets) of this signature take on a GPU."""
+    """How long copies or sets of this signature take on a GPU."""
     way = way_of(s)
     floor_ns, ns_per_byte, error = _formula(way, gpu)
     known = _known(way, gpu)
@@ -54,6 +55,7 @@ def law(s: Signature, gpu: Gpu) -> Law:
 
 
 def way_of(s: Signature) -> str:
+    """The way of a copy or a set, as the table names it."""
     if s.kind == "set":
         return "set"
     if s.name == "d2d":
@@ -62,7 +64,7 @@ def way_of(s: Signature) -> str:
 
 
 def _formula(way: str, gpu: Gpu) -> tuple[float, float, float]:
-    """Nanoseconds, nanoseconds for each byte, and their expected error."""
+    """Base time in nanoseconds, nanoseconds for each byte, and the expected relative error."""
     match way:
         case "set":
             return 800, 1e9 / (0.90 * gpu.bandwidth_bytes_per_s), 0.1
@@ -92,7 +94,7 @@ def _means(sizes: Mapping[int, list[tuple[float, int]]]) -> dict[int, float]:
 
 
 def _ways(one: package_tables.Copy) -> Iterator[str]:
-    """Those that a point tells about."""
+    """The ways that a point tells about."""
     if one.signature.name != "d2d":
         yield way_of(one.signature)
         return
@@ -103,7 +105,7 @@ def _ways(one: package_tables.Copy) -> Iterator[str]:
 
 
 def _known(way: str, gpu: Gpu) -> dict[int, float]:
-    """Nanoseconds by bytes: the GPU's own, and others' carried over where it has none."""
+    """Nanoseconds by bytes: the GPU's own, and those of other GPUs, carried over, at sizes where it has none."""
     measured = _measured().get(way, {})
     carried: dict[int, list[float]] = defaultdict(list)
     for key, sizes in measured.items():
@@ -113,7 +115,7 @@ def _known(way: str, gpu: Gpu) -> dict[int, float]:
 
 
 def _merged(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Points whose sizes are about the same as their mean."""
+    """The points, with those of about the same size replaced by their mean."""
     groups: list[list[tuple[int, float]]] = []
     for point in points:
         if groups and point[0] <= _SAME * groups[-1][0][0]:
@@ -124,7 +126,7 @@ def _merged(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _carried(way: str, n: int, ns: float, source: Gpu, target: Gpu) -> float:
-    """On the device it is its memory that counts, else the bus."""
+    """A point of another GPU, carried over: copies within the device scale with its memory, others with the bus."""
     if source.key == target.key:
         return ns
     if way in ("set", "d2d", "d2d parts"):
@@ -134,7 +136,7 @@ def _carried(way: str, n: int, ns: float, source: Gpu, target: Gpu) -> float:
 
 
 def _left_out(points: list[tuple[int, float]]) -> float:
-    """How far a point is off the line between its neighbours, on average: more than what lies between points is."""
+    """How far a point is from the line between its neighbours, on average. What lies between the points is nearer."""
     if len(points) < 3:
         return 0.0
     n, ns = np.array(points, np.float64).T

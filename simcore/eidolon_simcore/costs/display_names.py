@@ -1,8 +1,8 @@
 """What users call the operations of a run.
 
 A signature names a kernel as the linker does, and a library call by its shapes. Here both become what a profiler on a
-real GPU would show, or as near as can be: the demangled C++ name; for libraries, whose kernels' names nobody can know
-before they are chosen on the device, the operation with its sizes and type.
+real GPU would show, as nearly as possible. That is the demangled C++ name of a kernel. The kernels of a library are
+chosen on the device, so nobody can know their names here; they are shown as the operation with its sizes and type.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """What a call costs on the host: from a table by the call's name, or as measured in the rank.
 
 The table (``data/host_cost.yaml``, which says what it is fitted to) gives the same times for the same script on any
-machine; what the thread did before the call, Python functions and operators, comes with its record: the shim counts it,
-and the table says what each of them costs. ``eidolon calibrate host`` makes such a table on a machine with a GPU; what
-it does not name costs what the package's table says.
+machine. The shim counts what the thread did before the call, Python functions and operators, by what the table says
+that each of them costs; this time comes with the call's record. ``eidolon calibrate host`` makes such a table on a
+machine with a GPU. What it does not name costs what the package's table says.
 
-``measured`` takes the thread's CPU time between intercepted calls, times a factor: how long the table's machine takes
-for a fixed load over how long this one does (:mod:`.reference_load`); 1 where the table does not say.
+``measured`` takes the thread's CPU time between intercepted calls and multiplies it by a factor: how long the table's
+machine takes for a fixed load over how long this one does (:mod:`.reference_load`). The factor is 1 if the table does
+not say.
 """
 
 from __future__ import annotations
@@ -23,25 +24,28 @@ import yaml
 
 from eidolon_simcore.costs import reference_load
 
-#: What the ranks of a server take from each other, which share its caches and memory, and wait for the slowest of them
-#: besides: of n, each takes 1 + this * (1 - 1/n) times as long as one alone: 1.11 for two, 1.17 for four. What DDP and
-#: FSDP do with peers is counted apart. Compared with the same model on one GPU, a step's issue took from 0.98 to 1.2
-#: times what its counts say on rank 0 (GPT-2, ResNet, ViT, Mixtral under DDP on two), and 1.3 in one case of four on
-#: four GPUs; Llama 1B's steps under FSDP, which are bound by the slowest host, took 1.11 times on two and 1.17 on four.
+#: How much the ranks of a server slow each other down: they share its caches and memory, and wait for the slowest of
+#: them. Of n ranks, each takes 1 + this * (1 - 1/n) times as long as one alone: 1.11 for two, 1.17 for four. What DDP
+#: and FSDP do with peers is counted apart. Compared with the same model on one GPU, issuing a step took rank 0 from
+#: 0.98 to 1.2 times what its counts say (GPT-2, ResNet, ViT, Mixtral under DDP on two GPUs), and 1.3 times in one of
+#: four cases on four GPUs. Steps of Llama 1B under FSDP, which are bound by the slowest host, took 1.11 times as long
+#: on two GPUs and 1.17 times on four.
 SHARED_HOST = 0.22
 POLL_NS = 1_000  #: least cost of a query or a clock read by a foreground thread
 
 
 class HostTableError(ValueError):
-    """A host cost table is not one; the message names the field, its value and what is allowed."""
+    """A document is no table of host costs. The message names the field, its value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What running code costs whose last run was at most ``warm`` ago, ``cold``, ``rare``, or more (nanoseconds).
+    """What running a piece of code costs (nanoseconds), by how long ago it last ran: at most ``warm``, ``cold`` or
+    ``rare``, or longer.
 
-    An age is what the thread has fetched since then: a function or operator that was not warm itself counts one, and
-    calls count as :class:`Ages` says. The shim counts them (``interposer/native/core/interpreter.cpp``)."""
+    This age is counted in what the thread has fetched since then: a function or operator that was not warm itself
+    counts one, and calls count as :class:`Ages` says. The shim counts it
+    (``interposer/native/core/interpreter.cpp``)."""
 
     warm: int
     cold: int
@@ -58,8 +62,8 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """By how much a launch (also a copy or set), a library call (also a collective) and a wait for a whole device age
-    the code that the thread ran before."""
+    """By how much calls age the code that the thread ran before: a launch (also a copy or set), a library call (also a
+    collective), and a wait for a whole device."""
 
     launch: int
     library: int
@@ -72,23 +76,24 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Nanoseconds of host work. ``reference_ns``: CPU time of the fixed load on the machine it was made on."""
+    """Nanoseconds of host work. ``reference_ns`` is the CPU time of the fixed load on the machine where the table was
+    made."""
 
     calls: Mapping[str, int]
     default: int
-    compiled_entry: int  #: before the first kernel of ``torch.compile`` in a step
+    compiled_entry: int  #: what comes before the first kernel of ``torch.compile`` in a step
     function: Runs
     operator: Runs
     ages: Ages
     reference_ns: int | None = None
-    provenance: Mapping[str, str] | None = None  #: None: the package's own table
+    provenance: Mapping[str, str] | None = None  #: where it was made; None for the package's own table
 
     def call_ns(self, name: str) -> int:
         """Host time of one call of this name."""
         return self.calls.get(name, self.default)
 
     def server_conf(self) -> dict[str, str]:
-        """What the shims are told of it; they have no figures of their own."""
+        """What the shims are told of the table; they have no figures of their own."""
         return {
             "host.function": self.function.conf(),
             "host.operator": self.operator.conf(),
@@ -96,15 +101,15 @@ class Table:
         }
 
     def stated(self) -> str:
-        """For a report: where it was made; empty for the package's own."""
+        """Where it was made, for a report; empty for the package's own table."""
         if self.provenance is None:
             return ""
         told = [self.provenance[key] for key in ("cpu", "gpu", "date") if self.provenance.get(key)]
         return f"of {', '.join(told) or 'a file without provenance'}"
 
     def factor(self) -> tuple[float, str]:
-        """For CPU times that were measured on this machine, and why it is that: runs the load where the table says how
-        long its machine takes for it."""
+        """The factor for CPU times that are measured on this machine, and the reason for it. It runs the fixed load,
+        unless the table does not say how long its machine takes for that."""
         if self.reference_ns is None:
             return 1.0, "times 1, as the host table has no reference_ns"
         here = reference_load.measure_ns()
@@ -115,7 +120,7 @@ class Table:
 
 @cache
 def table() -> Table:
-    """The package's own."""
+    """The package's own table."""
     text = (resources.files("eidolon_simcore") / "data" / "host_cost.yaml").read_text("utf-8")
     return _parse(yaml.safe_load(text), None)
 
@@ -134,17 +139,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def parse(document: Mapping[str, Any] | None) -> Table:
-    """The table of a document; what it does not name is as in the package's own, which None stands for."""
+    """The table of a document. What the document does not name is as in the package's own table, and None stands for
+    all of that."""
     return table() if document is None else _parse(document, table())
 
 
-def call_ns(name: str) -> int:
-    """Host time of one call of this name, by the package's own table."""
-    return table().call_ns(name)
-
-
 def beside_others(ranks: int) -> float:
-    """How many times as long a host takes for each of this many ranks of a server as for one alone."""
+    """How many times as long a host takes for a rank if its server has this many, compared with one alone."""
     return 1 + SHARED_HOST * (1 - 1 / ranks)
 
 

@@ -1,10 +1,10 @@
 """Measured durations, and what lies between them.
 
-A table holds *points*: work of which a real GPU's time is known. For a new piece of work of the same group the
-logarithm of ``measured / analytic`` is interpolated (weighted local linear regression in the logarithms of its sizes),
-and multiplied with the analytic time. So the analytic model carries a figure between and beyond the points, and from
-one GPU to another, and the points carry what it does not know. Each figure comes with its own expected error: the
-spread of the points around the fit and the distance to the nearest one.
+A table holds *points*: pieces of work whose time on a real GPU is known. For a new piece of work of the same group the
+logarithm of ``measured / analytic`` is interpolated by weighted local linear regression in the logarithms of its sizes,
+and is applied to the analytic time. So the analytic model gives the course of the times between and beyond the points,
+and from one GPU to another, and the points add what the model does not know. Each figure comes with its own expected
+error, which depends on the spread of the points around the fit and on the distance to the nearest one.
 
 Points that were measured on another GPU and *carried* over (:mod:`.carrying`) count less than the GPU's own, and never
 as measured.
@@ -20,28 +20,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 NEIGHBOURS = 24
-BANDWIDTH = 0.30  #: of the weights, in natural logarithms of sizes
-RIDGE = 0.1  #: keeps slopes near zero where there are few points: the analytic model has the slope already
+BANDWIDTH = 0.30  #: width of the weights, in natural logarithms of sizes
+RIDGE = 0.1  #: keeps slopes near zero where there are few points, since the analytic model has the slope already
 EXACT = 1e-3  #: distance within which a point is the same work
 REACH = 1.6  #: distance beyond which a figure is no interpolation
-LEAST_ERROR = 0.02  #: of a measurement, between machines
-CARRIED_ERROR = 0.035  #: of a measurement on another GPU of the same SMs, carried over
-CARRIED_WEIGHT = 0.3  #: of a carried point beside the GPU's own
+LEAST_ERROR = 0.02  #: by how much a measurement differs between machines
+CARRIED_ERROR = 0.035  #: error of a measurement that was carried over from another GPU with the same SMs
+CARRIED_WEIGHT = 0.3  #: weight of a carried point beside the GPU's own
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One piece of work: which points tell about it (``group``), its sizes, and its analytic time."""
+    """One piece of work: the group of points that tell about it, its sizes, and its analytic time."""
 
     group: str
     sizes: tuple[float, ...]  #: logarithms
     analytic_ns: float
-    kin: str = ""  #: the wider group: other work of the same template
+    kin: str = ""  #: a wider group, with other work of the same template
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Work that was measured: mean nanoseconds of ``count`` times; ``carried``: on another GPU."""
+    """Work that was measured ``count`` times, with the mean nanoseconds. ``carried`` if it was on another GPU."""
 
     work: Work
     ns: float
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Nanoseconds, where they come from, the expected relative error; ``own``: the nearest point is the GPU's own."""
+    """Nanoseconds, their source, and the expected relative error. ``own`` if the nearest point is the GPU's own."""
 
     ns: float
     source: str
@@ -60,9 +60,9 @@ class Estimate:
 
 
 class Points:
-    """All points, by group. The same work measured more than once is one point, its mean: a step's sum is what counts,
-    and one signature may stand for launches of two lengths. Where the GPU's own times are known, carried ones of the
-    same work are left out."""
+    """All points, by group. Work that was measured more than once is one point with the mean time: one signature may
+    stand for launches of two lengths, and what counts is the sum over a step. Where the GPU's own times are known,
+    carried ones of the same work are left out."""
 
     def __init__(self, points: Iterable[Known]) -> None:
         self._known: dict[Work, Estimate | None] = {}
@@ -72,7 +72,7 @@ class Points:
                 entry = sums.setdefault(group, {}).setdefault((one.work.sizes, one.carried), [0.0, 0.0])
                 entry[0] += one.count
                 entry[1] += one.count * one.ns / one.work.analytic_ns
-        # By group and sizes, the logarithm of the ratio and whether it is the GPU's own: the usual case, at once.
+        # The usual case is looked up at once: by group and sizes, the logarithm of the ratio, and whether it is own.
         self._same: dict[tuple[str, tuple[float, ...]], tuple[float, bool]] = {}
         self._groups: dict[str, tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]] = {}
         for group, entries in sums.items():
@@ -87,7 +87,8 @@ class Points:
         return group in self._groups
 
     def estimate(self, work: Work) -> Estimate | None:
-        """None if nothing of its kind was measured. Ranks ask for the same work: it is looked up once."""
+        """The time of a piece of work; None if nothing of its kind was measured. Estimates are kept, since all ranks
+        ask for the same work."""
         if work not in self._known:
             self._known[work] = self._estimate(work)
         return self._known[work]
@@ -130,7 +131,7 @@ def _local_linear(
     trust: NDArray[np.float64],
     least: float,
 ) -> tuple[float, float]:
-    width = max(BANDWIDTH, 0.7 * least)  # far from all points, all of them count
+    width = max(BANDWIDTH, 0.7 * least)  # where all points are far away, all of them count
     weights = trust * (np.exp(-(distances**2 - least**2) / (2 * width**2)) + 1e-9)
     columns = np.concatenate([np.ones((len(ratios), 1)), offsets], axis=1)
     weighted = weights[:, None] * columns

@@ -1,11 +1,11 @@
 """What a kernel's name and launch say about the bytes it moves.
 
 A launch gives a mangled name, a grid and a block, and for elementwise kernels the number of elements. PyTorch's names
-say a lot more: how many operands there are (``std::array<char*, 3ul>``, ``BinaryFunctor``), of which types
-(``c10::BFloat16``), whether they are converted on the way, how many tensors an optimizer's kernel reads and writes.
+say a lot more: how many operands there are (``std::array<char*, 3ul>``, ``BinaryFunctor``), their types
+(``c10::BFloat16``), whether they are converted on the way, and how many tensors an optimizer's kernel reads and writes.
 
 :func:`traffic` turns that into :class:`Traffic`. It is *exact* where the name and the number of elements determine the
-bytes; otherwise it is a guess from the geometry, and the caller must say so.
+bytes. Otherwise it is a guess from the geometry, and the caller must say so.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LAMBDA = re.compile(r"\{lambda\(([^()]*)\)#\d+\}(?=[,>\s])")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)")
 _MULTI_TENSOR = re.compile(r"(\w*Functor)<([\w:]+), (\d+)(?:, (\d+))?")
 
-CHUNK_ELEMENTS = 65_536  #: of a tensor, per block of multi_tensor_apply
-_GUESSED_PER_THREAD = 64  #: elements that a thread of a reduction goes through
-_GUESSED_ROW = 2_048  #: elements of a row where a block works on one
+CHUNK_ELEMENTS = 65_536  #: elements of a tensor that one block of multi_tensor_apply takes
+_GUESSED_PER_THREAD = 64  #: elements that one thread of a reduction takes
+_GUESSED_ROW = 2_048  #: elements of a row, where each block works on one
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes a kernel moves. ``family`` names the efficiency that applies; ``elements`` counts loads and stores."""
+    """Bytes that a kernel moves. ``family`` names the efficiency that applies; ``elements`` counts loads and stores."""
 
     family: str
     bytes: int
@@ -48,7 +48,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch; ``n`` is -1 where the number of elements is not known."""
+    """One launch of a kernel. ``n`` is the number of elements, or -1 if that is not known."""
 
     name: str  #: demangled
     blocks: int
@@ -78,12 +78,12 @@ def _demangler() -> Callable[[str], str]:
 
 
 def demangle(name: str) -> str:
-    """The C++ name; a name that is not mangled (Triton's, cuBLAS's) as it is."""
+    """The C++ name of a mangled one. A name that is not mangled, such as those of Triton and cuBLAS, stays as it is."""
     return _demangler()(name) if name.startswith("_Z") else name
 
 
 def traffic(launch: Launch) -> Traffic:
-    """Bytes by the name's family; the first rule that applies."""
+    """The bytes of a launch, by the first rule that applies to the kernel's name."""
     name = launch.name.replace("(anonymous namespace)::", "").replace("at::native::", "")
     for pattern, rule in _RULES:
         if pattern.search(name):

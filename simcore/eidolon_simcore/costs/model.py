@@ -3,16 +3,16 @@
 Sources, in the order in which they are asked:
 
 =================  ====================================================================================================
-``measured``       a table holds the same work
-``interpolated``   a table holds work like it (:mod:`.interpolation`)
+``measured``       a table has the same work
+``interpolated``   a table has similar work (:mod:`.interpolation`)
 ``roofline``       the signature determines work and bytes, and no table knows its like (:mod:`.roofline`)
 ``unknown``        it does not, and the volume was guessed from the launch's geometry
 =================  ====================================================================================================
 
-Tables say which GPU they were measured on, and serve every GPU: what was measured on another one is carried over
-(:mod:`.carrying`) and stands beside the GPU's own points as ``interpolated``. Of a GPU that none of the tables was
-measured on, others may have measured GEMMs (:mod:`.published`); all else is not ``measured`` there, and its expected
-error is greater by :data:`TRANSFER_ERROR`."""
+Tables say on which GPU they were measured, and serve every GPU: what was measured on another one is carried over
+(:mod:`.carrying`) and stands beside the GPU's own points as ``interpolated``. If none of the tables was measured on a
+GPU, others may have measured GEMMs on it (:mod:`.published`). Nothing else is ``measured`` there, and the expected
+error of it is greater by :data:`TRANSFER_ERROR`."""
 
 from __future__ import annotations
 
@@ -31,30 +31,31 @@ from eidolon_simcore.signature import Signature
 __all__ = ["SOURCES", "Cost", "CostModel", "Signature"]
 
 SOURCES = ("measured", "interpolated", "roofline", "unknown")
-MEASURED_GPUS = ("h100-sxm", "h200-sxm")  #: what the tables were measured on
-TRANSFER_ERROR = 0.08  #: of what GPUs with other SMs are given
-#: From the end of a kernel to the start of the next one on a busy stream: means of 1.2 to 1.7 us in 13 traces of steps
-#: on an H100 and an H200 (2.3 to 2.7 us under FSDP, with its four or more streams), with a profiler or without.
+MEASURED_GPUS = ("h100-sxm", "h200-sxm")  #: GPUs on which the tables were measured
+TRANSFER_ERROR = 0.08  #: what is added to the error of times that GPUs with other SMs are given
+#: Time from the end of a kernel to the start of the next one on a busy stream. In 13 traces of steps on an H100 and an
+#: H200 its means are 1.2 to 1.7 us, with a profiler or without (2.3 to 2.7 us under FSDP, with four or more streams).
 LAUNCH_GAP_NS = 1_450
-#: What that gap is longer by where a rank uses many streams, as under FSDP.
+#: By how much that gap is longer where a rank uses at least so many streams, as under FSDP.
 CROWDED_LANES, CROWDED_NS = 4, 950
-_ERROR = {"roofline": 0.25, "unknown": 0.60}  #: found on kernels of the traces, each left out of the tables
+#: Relative errors, found on kernels of the traces of which each was left out of the tables in turn.
+_ERROR = {"roofline": 0.25, "unknown": 0.60}
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``base_ns``, and what comes on top for the bytes that the record names (copies and sets): nanoseconds on the
-    lines between the points ``by_bytes``."""
+    """What an operation takes. Copies and sets, whose records name their bytes, take more than ``base_ns``: nanoseconds
+    on the lines between the points ``by_bytes``."""
 
     base_ns: int
     source: str
-    work_class: int = MEMORY  #: for the engine: what slows it
-    error: float = 0.0  #: expected, relative
+    work_class: int = MEMORY  #: tells the engine what slows it down
+    error: float = 0.0  #: expected relative error
     by_bytes: tuple[tuple[int, float], ...] = ()
 
 
 class CostModel:
-    """Costs of one GPU model."""
+    """The costs of device work on one model of GPU."""
 
     def __init__(self, gpu: Gpu, points: Points | None = None) -> None:
         self._gpu = gpu
@@ -64,7 +65,7 @@ class CostModel:
 
     @cached_property
     def _points(self) -> Points:
-        """Read when the first cost is asked for, not while everybody waits for the core to start."""
+        """The points, which are read when the first cost is asked for and not while everybody waits for the core."""
         return measured_points(self._gpu.key) if self._given is None else self._given
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
@@ -102,7 +103,7 @@ class CostModel:
 
 
 def _key(s: Signature) -> Hashable:
-    """What is the same for all ranks: not their numbers of operators."""
+    """What is the same for all ranks. Their numbers of operators are not."""
     return s.kind, s.name, tuple(item for item in s.attributes.items() if item[0] != "op")
 
 
@@ -124,8 +125,8 @@ def analyse(roofline: Roofline, signature: Signature, operator: Signature | None
 
 @cache
 def measured_points(key: str) -> Points:
-    """All tables as points of a GPU of the catalogue. Of work that was measured on the GPU itself by others, what would
-    be carried over from GPUs with other SMs is left out, in all layouts."""
+    """All tables as points of a GPU of the catalogue. If others have measured some work on the GPU itself, the same
+    work of GPUs with other SMs is not carried over, in any layout."""
     gpu = catalogue.gpu(key)
     models = {key: catalogue.gpu(key) for key in MEASURED_GPUS}
     here = Roofline(gpu)
@@ -145,5 +146,5 @@ def measured_points(key: str) -> Points:
 
 
 def _units(analysis: Analysis) -> str:
-    """The peak that stands for the SMs' rate at this work."""
+    """The key of the peak that stands for the rate of the SMs at this work."""
     return "bf16" if analysis.kind in (MATRIX, ATTENTION) else "fp32_simt"

@@ -1,11 +1,13 @@
 """The tables that come with the package: Parquet files of measured signatures, with their provenance.
 
-``kernels_h100.parquet`` and ``kernels_h200.parquet`` have a row for each signature: kind, name, attributes and operator
-as JSON, mean nanoseconds and how often it was seen, from profiler traces of training steps.
-``operators_h200.parquet`` is the same for the operator set of ``eidolon profile operators``. ``gemm.parquet`` has
-numbers only (it is long): the GEMM of a linear layer in bf16, row-major (m, k) x (n, k) transposed.
-``copies.parquet`` has copies and sets by bytes: the operator set's, and those of the traces. What their metadata names
-is where they are from; ``python -m bench.tables`` makes all of them."""
+* ``kernels_h100.parquet`` and ``kernels_h200.parquet`` come from profiler traces of training steps. They have a row for
+  each signature: kind, name, attributes and operator as JSON, mean nanoseconds, and how often it was seen.
+* ``operators_h200.parquet`` has the same for the operator set of ``eidolon profile operators``.
+* ``gemm.parquet`` is long and so has numbers only: the GEMM of a linear layer in bf16, row-major (m, k) x (n, k)
+  transposed.
+* ``copies.parquet`` has copies and sets by bytes, from the operator set and from the traces.
+
+Their metadata say where they come from; ``python -m bench.tables`` makes all of them."""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from typing import Any
 
 from eidolon_simcore.signature import Signature
 
-BF16 = 14  #: cudaDataType
-#: Tables by signature, and the GPU that each was measured on.
+BF16 = 14  #: the cudaDataType
+#: Tables by signature, and the GPU on which each was measured.
 KERNELS = (
     ("kernels_h100.parquet", "h100-sxm"),
     ("kernels_h200.parquet", "h200-sxm"),
@@ -31,7 +33,7 @@ FILES = (*(file for file, _ in KERNELS), GEMMS, COPIES)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A signature and what it took on a GPU of the catalogue."""
+    """A signature and the time that it took on a GPU of the catalogue."""
 
     signature: Signature
     operator: Signature | None
@@ -42,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy or a set of so many bytes, and what it took on a GPU of the catalogue."""
+    """A copy or a set of so many bytes, and the time that it took on a GPU of the catalogue."""
 
     signature: Signature
     bytes: int
@@ -52,7 +54,7 @@ class Copy:
 
 
 def load(*, gemms: bool = True) -> Iterator[Point]:
-    """All points of all tables but that of copies; the published ``gemms`` can be left out."""
+    """All points of all tables but that of copies. The published ``gemms`` can be left out."""
     for file, gpu in KERNELS:
         rows = _read(file)
         for kind, name, facts, operator, ns, count in zip(

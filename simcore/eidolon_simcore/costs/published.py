@@ -1,13 +1,13 @@
-"""GEMMs that others measured on GPUs which our own tables lack: ``aiconfigurator-core``'s, where it is installed.
+"""GEMMs that others measured on GPUs which our own tables lack: those of ``aiconfigurator-core``, if it is installed.
 
-The package (PyPI, Apache-2.0; extra `aic`) brings Parquet files, which are read as such: none of its code is imported.
-Of a GPU's newest vLLM table the bf16 rows are taken: ``torch.nn.functional.linear``, so PyTorch and cuBLAS, as in a
-training step. Its other rows are not what a training step calls: fp8 and fp4 rows time the quantization of the
-activations with the product (on an H200 4096 x 1024 x 8192 takes 135 us in fp8 and 85 in bf16), and its attention is
+The package (PyPI, Apache-2.0; extra `aic`) brings Parquet files. They are read as such, and none of its code is
+imported. The bf16 rows of a GPU's newest vLLM table are taken. They time ``torch.nn.functional.linear``, so PyTorch and
+cuBLAS, as in a training step. A training step does not call what the other rows time: fp8 and fp4 rows include the
+quantization of the activations (on an H200, 4096 x 1024 x 8192 takes 135 us in fp8 and 85 us in bf16), and attention is
 that of serving frameworks, on a paged cache, by kernels that PyTorch does not have.
 
-On an H200, where there are both, these times and those of ``eidolon profile operators`` are 7 % apart on average (487
-products of three layouts): :data:`ERROR`.
+On an H200, where there are both, these times and those of ``eidolon profile operators`` differ by 7 % on average, over
+487 products of three layouts (:data:`ERROR`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PACKAGE = "aiconfigurator-core"
-#: GPUs of the catalogue that it measured and our own tables lack, by its name for them.
+#: The package's names of GPUs of the catalogue that it measured and our own tables lack.
 GPUS = {
     "a100-80gb-sxm": "a100_sxm",
     "b200-sxm": "b200_sxm",
@@ -31,23 +31,24 @@ GPUS = {
     "gb200": "gb200",
     "l40s": "l40s",
 }
-ERROR = 0.07  #: expected, relative, of a product that it measured
-LEAST_ROWS, LEAST_SIDE = 16, 64  #: of a product: smaller ones are of no training step
-#: How its vLLM tables name PyTorch's own linear layer; the second until vLLM 0.14.
+ERROR = 0.07  #: expected relative error of a product that it measured
+LEAST_ROWS, LEAST_SIDE = 16, 64  #: the smallest products that are read: training steps have no smaller ones
+#: Names of PyTorch's own linear layer in its vLLM tables; the second one was used until vLLM 0.14.
 _LINEAR = ("torch.nn.functional.linear", "vllm_default")
 _COLUMNS = {"gemm_dtype": str, "kernel_source": str, "m": int, "n": int, "k": int, "latency": float}
 
 
 class PublishedError(Exception):
-    """The package is installed, and its tables are not as this module knows them."""
+    """The package is installed, but its tables are not as this module knows them."""
 
 
 def installed() -> bool:
+    """Whether the package is there."""
     return _folder() is not None
 
 
 def table(gpu: str) -> Path | None:
-    """The file with a GPU's products; None where the package is not installed or has none."""
+    """The file with a GPU's products; None if the package is not installed or has none."""
     folder = _folder()
     if folder is None or gpu not in GPUS:
         return None
@@ -57,13 +58,15 @@ def table(gpu: str) -> Path | None:
 
 @cache
 def linears(gpu: str) -> tuple[tuple[int, int, int, float], ...]:
-    """(rows, outputs, features, nanoseconds) of bf16 linear layers measured on this GPU; none without the package."""
+    """Bf16 linear layers that were measured on this GPU, each as (rows, outputs, features, nanoseconds). Empty without
+    the package."""
     path = table(gpu)
     return () if path is None else tuple(select(path))
 
 
 def select(path: Path) -> Iterator[tuple[int, int, int, float]]:
-    """The same of any of its tables: bf16 by PyTorch; of rows the multiples of 16 (odd ones stand beside even ones)."""
+    """The bf16 linear layers by PyTorch in any of its tables, as from :func:`linears`. Only those whose rows are a
+    multiple of 16 are given: odd numbers of rows stand beside even ones."""
     from pyarrow import parquet
 
     found: pa.Table = parquet.ParquetFile(path).read(use_threads=False)
@@ -75,7 +78,7 @@ def select(path: Path) -> Iterator[tuple[int, int, int, float]]:
 
 
 def statement(gpus: Iterable[str]) -> list[str]:
-    """What a run's summary says of it: a line for each GPU model that it has, or could have, products of."""
+    """What a run's summary says of the package: a line for each model of GPU whose products it has, or could have."""
     lines = []
     for gpu in dict.fromkeys(gpus):
         path = table(gpu)
@@ -100,5 +103,5 @@ def _installed_version() -> str:
 
 
 def _version(text: str) -> tuple[tuple[int, str], ...]:
-    """Sorts versions: numbers by value."""
+    """A key that sorts versions, with numbers by their value."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in text.split("."))

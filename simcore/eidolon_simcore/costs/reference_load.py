@@ -1,7 +1,7 @@
-"""A fixed load for one thread, in plain Python: how long a machine's processor takes for it compares two machines.
+"""A fixed load for one thread, in plain Python. Two machines are compared by how long their processors take for it.
 
-It needs no PyTorch, since the core has none, and does what a training step does on the host: calls, attributes,
-dictionaries and small objects, of many functions. Another minor version of Python takes another time for it."""
+It needs no PyTorch, since the core has none. It does what a training step does on the host, in many functions: calls,
+attributes, dictionaries and small objects. Another minor version of Python takes another time for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _load(functions: list[object], rounds: int) -> int:
 
 
 def _functions(count: int) -> list[object]:
-    """So many functions, each with code of its own, as a framework has them."""
+    """Makes so many functions, each with code of its own, as in a framework."""
     made: dict[str, object] = {}
     for index in range(count):
         text = (
@@ -44,7 +44,7 @@ def _functions(count: int) -> list[object]:
 
 
 def measure_ns(rounds: int = ROUNDS) -> int:
-    """CPU time that this thread takes for the load: the least of three."""
+    """The CPU time that this thread takes for the load, in nanoseconds: the least of three."""
     functions = _functions(FUNCTIONS)
     _load(functions, max(1, rounds // 50))
     times = []

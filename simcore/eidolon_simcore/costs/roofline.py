@@ -1,9 +1,9 @@
-"""The analytic model: work and bytes of a signature, over what share of a GPU's peaks its family reaches.
+"""The analytic model: the time of a signature from its work, its bytes, and the share of a GPU's peaks that it reaches.
 
-It is the greater of work over an achievable rate and bytes over an achievable bandwidth, plus a floor that every kernel
-pays. The data sheet's peaks come from the catalogue; what share of them is achievable comes from :data:`FIT`, fitted by
-family to the kernel durations in profiler traces of an H100 SXM. It carries figures between measured points
-(:mod:`.interpolation`) and to other GPUs, and stands alone where nothing was measured.
+The time is the greater of work over an achievable rate and bytes over an achievable bandwidth, plus a floor that every
+kernel pays. The data sheet's peaks come from the catalogue. The achievable share of them comes from :data:`FIT`, which
+is fitted by family to the kernel durations in profiler traces of an H100 SXM. The model carries figures between
+measured points (:mod:`.interpolation`) and to other GPUs, and stands alone where nothing was measured.
 
 Half-precision GEMMs with an odd leading dimension run at an eighth of the rate, because no tensor-core kernel can load
 them well. Shares for attention rise with the sequence. Host copies are round figures for PCIe."""
@@ -25,7 +25,8 @@ from eidolon_simcore.signature import Signature
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Kernels bound by memory: share of the bandwidth, floor, and loads and stores a nanosecond at most (0: any)."""
+    """Kernels bound by memory: the share of the bandwidth that they reach, the floor, and the most loads and stores in
+    a nanosecond (0 stands for any number)."""
 
     bandwidth: float
     floor_ns: int
@@ -34,8 +35,8 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Kernels of fused attention: columns of a tile of scores, share of the matrix peak, nanoseconds for each block of
-    rows beside its tiles, floor."""
+    """Kernels of fused attention: columns of a tile of scores, share of the matrix peak, nanoseconds that each block of
+    rows takes beside its tiles, and the floor."""
 
     columns: int
     rate: float
@@ -43,14 +44,14 @@ class Fused:
     floor_ns: int
 
     def tiles(self, a: Attention) -> int:
-        """Tiles that are computed: those that a causal mask leaves out whole are not."""
+        """The number of tiles that are computed. Those that a causal mask covers as a whole are not."""
         rows, columns = -(-a.sq // TILE_ROWS), -(-a.skv // self.columns)
         if not (a.causal and a.sq == a.skv):
             return a.b * a.h * rows * columns
         return a.b * a.h * sum(min(columns, -(-(row + 1) * TILE_ROWS // self.columns)) for row in range(rows))
 
 
-#: By family and direction, fitted to 1,000 kernels of the operator set on an H200: within 11 % on average by itself.
+#: By family and direction. They are fitted to 1,000 kernels of the operator set on an H200, within 11 % on average.
 TILE_ROWS = 128
 FUSED = {
     ("cudnn", False): Fused(128, 0.614, 1_366, 9_000),
@@ -87,7 +88,7 @@ LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
 BIASED_RATE = 0.56  #: of attention with a matrix added to its scores (measured on an H200 at 2048 x 2048)
 TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
 
-#: Kinds of work for the engine, so that rates can apply.
+#: Classes of work, by which the engine chooses a rate.
 MEMORY, MATRIX, ATTENTION, PLAIN = 1, 2, 3, 4  # PLAIN: matrices without tensor cores
 
 
@@ -103,7 +104,7 @@ class Analysis:
 
 
 class Roofline:
-    """The model of one GPU."""
+    """The analytic model of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -130,6 +131,7 @@ class Roofline:
         return Analysis(work, "roofline" if moved.exact else "unknown", kind, bytes_bound)
 
     def memory_ns(self, moved: Traffic) -> float:
+        """How long a kernel that is bound by memory takes for these bytes."""
         family = FIT[moved.family]
         bandwidth = self._gpu.bandwidth_bytes_per_s * family.bandwidth
         if moved.bytes < self._gpu.l2_bytes:  # part of it is still in the cache
@@ -146,6 +148,7 @@ class Roofline:
     # ---- libraries ------------------------------------------------------------------------------------------------
 
     def gemm(self, s: Signature) -> Analysis:
+        """A matrix product of a library."""
         m, n, k, batch = (max(1, s.get(key, 1)) for key in ("m", "n", "k", "batch"))
         volume = volumes.gemm(s)
         half = SIZES[volume.dtype] == 2
@@ -170,6 +173,7 @@ class Roofline:
         return self._gpu.peak_flops(units) * (SIMT_RATE if units in ("fp32_simt", "fp64") else GEMM_RATE)
 
     def conv(self, s: Signature) -> Analysis:
+        """A convolution of a library, or a gradient of one."""
         n, c, h, w, k = (max(1, s.get(key, 1)) for key in ("n", "c", "h", "w", "k"))
         r, q, oh, ow = (max(1, s.get(key, 1)) for key in ("r", "s", "oh", "ow"))
         volume = volumes.conv(s)
@@ -182,6 +186,7 @@ class Roofline:
         return Analysis(work, "roofline", MATRIX, volume.bytes)
 
     def attention(self, s: Signature) -> Analysis:
+        """Fused attention of a library."""
         return self._attention(volumes.attention(s))
 
     def _attention(self, a: Attention) -> Analysis:
@@ -211,7 +216,7 @@ class Roofline:
         return Analysis(work, "roofline", MEMORY if a.bias else ATTENTION, volume.bytes)
 
     def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
-        """Any other library call: by the bytes and FLOPs that it states, else by its operator's tensors."""
+        """Any other library call, by the bytes and FLOPs that it states, or else by its operator's tensors."""
         moved, flops = s.get("bytes"), s.get("flops")
         source = "roofline" if moved or flops else "unknown"
         if source == "unknown" and operator is not None:
@@ -226,7 +231,7 @@ class Roofline:
 
 
 def kernel_key(name: str) -> str:
-    """What names a kernel's group: its demangled name without return type, arguments and spaces."""
+    """The name of a kernel's group: its demangled name without return type, arguments and spaces."""
     text = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace(" ", "")
     depth = 0
     for i, c in enumerate(text):
@@ -250,8 +255,8 @@ def operator_bytes(operator: Signature, kernel: str = "") -> tuple[int, int] | N
 
     That is its tensors, and an output like the first of them unless the operator writes in place or reduces.
 
-    None for operators over lists of tensors (foreach, fused optimizers): they launch one kernel for each part of their
-    lists, whose own geometry says how much it moves.
+    None for operators over lists of tensors (foreach, fused optimizers). They launch one kernel for each part of their
+    lists, and the geometry of each says how much it moves.
     """
     name = operator.name
     first = operator.get("in0_numel") * operator.get("in0_itemsize", 4)

@@ -1,8 +1,8 @@
 """How large the operations of matrix units are: products, convolutions, fused attention. Costs (:mod:`.roofline`) and
 work (:mod:`.work`) both follow from it.
 
-Arithmetic counts a multiplication and an addition as two. Bytes are those of every operand once. Fused attention of
-PyTorch's own comes as a kernel with a name; its sizes are those of the operator's query, key and value.
+A multiplication and an addition count as two operations. Bytes count every operand once. PyTorch's own fused attention
+comes as a kernel with a name; its sizes are those of the operator's query, key and value.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Final
 
 from eidolon_simcore.signature import Signature
 
-#: cudaDataType and cudnnDataType_t.
+#: Names of types, by cudaDataType and by cudnnDataType_t.
 CUDA_TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}
 CUDNN_TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 9: "bf16", 12: "fp8", 13: "fp8"}
-#: cublasComputeType_t that lower fp32 inputs.
+#: Values of cublasComputeType_t that compute fp32 inputs in a lower type.
 COMPUTE_TYPES: Final = {74: "fp16", 75: "bf16", 76: "tf32", 77: "tf32", 78: "tf32"}
 SIZES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 1}  #: bytes
 _SCALAR_BF16, _SCALAR_HALF = 15, 5  # c10::ScalarType
 _FUSED_ATTENTION = re.compile(r"flash_(?:fwd|bwd)_(?:splitkv_)?kernel|fmha_cutlass[FB]|flash_bwd_dq_dk_dv")
-BACKWARD_PASSES: Final = 2.5  #: of attention, in forward passes: five products for two, the scores being made again
+#: Attention's backward pass in forward passes: it has five products for two, since the scores are computed again.
+BACKWARD_PASSES: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class Volume:
 
     flops: float
     bytes: float
-    dtype: str  #: of the operands
-    units: str  #: the type in which it is computed, as the catalogue's peaks are named
+    dtype: str  #: type of the operands
+    units: str  #: type in which it is computed, as the catalogue's peaks are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,12 @@ class Attention:
     dv: int
     causal: bool
     dtype: str
-    family: str  #: of kernels: cudnn, flash or efficient
-    bias: bool = False  #: a matrix is added to the scores
+    family: str  #: family of kernels: cudnn, flash or efficient
+    bias: bool = False  #: whether a matrix is added to the scores
 
     @property
     def volume(self) -> Volume:
-        """Of what is asked for: a causal mask halves the arithmetic."""
+        """The volume of what is asked for. A causal mask halves the arithmetic."""
         passes = BACKWARD_PASSES if self.backward else 1.0
         width = self.d + self.dv
         flops = passes * 2.0 * self.b * self.h * self.sq * self.skv * width * (0.5 if self.causal else 1.0)
@@ -62,7 +63,7 @@ class Attention:
 
 
 def gemm(s: Signature) -> Volume:
-    """A matrix product, or a batch of them."""
+    """The volume of a matrix product, or of a batch of them."""
     m, n, k, batch = (max(1, s.get(key, 1)) for key in ("m", "n", "k", "batch"))
     dtype = CUDA_TYPES.get(s.get("atype"), "fp32")
     out = CUDA_TYPES.get(s.get("ctype"), "fp32")
@@ -72,7 +73,7 @@ def gemm(s: Signature) -> Volume:
 
 
 def conv(s: Signature) -> Volume:
-    """A convolution, or a gradient of one. In fp32 cuDNN may use TF32 by default."""
+    """The volume of a convolution, or of a gradient of one. In fp32 cuDNN may use TF32 by default."""
     n, c, h, w, k = (max(1, s.get(key, 1)) for key in ("n", "c", "h", "w", "k"))
     r, q, oh, ow = (max(1, s.get(key, 1)) for key in ("r", "s", "oh", "ow"))
     depth = c / max(1, s.get("groups", 1))
@@ -82,7 +83,7 @@ def conv(s: Signature) -> Volume:
 
 
 def attention(s: Signature) -> Attention:
-    """A library's attention (kind ``attention``)."""
+    """The sizes of a library's attention (kind ``attention``)."""
     b, h, sq, skv, d = (max(1, s.get(key, 1)) for key in ("b", "h", "sq", "skv", "d"))
     dtype = CUDNN_TYPES.get(s.get("dtype"), "bf16")
     dv, kvh = max(1, s.get("dv", d)), max(1, s.get("kvh", h))
@@ -91,7 +92,8 @@ def attention(s: Signature) -> Attention:
 
 
 def fused_attention(name: str, operator: Signature | None) -> Attention | None:
-    """Flash and memory-efficient kernels; None if this (demangled) name is of no such, or the sizes are not known."""
+    """The sizes of a flash or memory-efficient kernel with this demangled name. None for any other kernel, or if the
+    sizes are not known."""
     if operator is None or not _FUSED_ATTENTION.search(name):
         return None
     backward = "bwd" in name or "cutlassB" in name

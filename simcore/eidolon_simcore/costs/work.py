@@ -1,9 +1,9 @@
 """How much an operation does: arithmetic and bytes. Its *cost* (:mod:`.model`) says how long that takes.
 
-Arithmetic is that of matrix units: matrix products, convolutions and attention, counted as executed (a recomputed
-forward pass counts twice) with a multiplication and an addition as two. What other kernels compute is not counted: it
-is a per mille of a training step, and no one's MFU counts it. Bytes are those that a launch must at least move to and
-from device memory; copies say which way they go.
+Arithmetic is that of matrix units: matrix products, convolutions and attention. It is counted as executed, so a
+recomputed forward pass counts twice, and a multiplication and an addition count as two. What other kernels compute is
+not counted: it is a per mille of a training step, and MFU never includes it. Bytes are those that a launch must at
+least move to and from device memory; copies say which way they go.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from eidolon_simcore.costs.volumes import Volume
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A sum of work."""
+    """The sum of what some operations do."""
 
     flops: float = 0.0
-    tensor_ns: float = 0.0  #: what the matrix units need for it at their peak for its types
+    tensor_ns: float = 0.0  #: time that the matrix units need for it at their peak for its types
     memory_bytes: float = 0.0  #: to and from device memory
     to_device_bytes: float = 0.0  #: over PCIe
     from_device_bytes: float = 0.0
@@ -40,8 +40,8 @@ WORK_FIELDS = tuple(field.name for field in fields(Work))
 
 
 def per_launch(signature: Signature, gpu: Gpu, of: Signature | None = None) -> Work:
-    """The work of one operation of this signature, but for bytes that its records name (:func:`per_byte`);
-    ``of`` is the "op" signature that its attribute ``op`` names."""
+    """The work of one operation of this signature, without the bytes that its records name (:func:`per_byte`). ``of``
+    is the "op" signature that its attribute ``op`` names."""
     s = signature
     match s.kind:
         case "gemm":

@@ -1,4 +1,4 @@
-"""The fabric: what GPUs are connected by, which way bytes take, and what NCCL makes of both.
+"""The fabric: what connects GPUs, which way bytes take, and what NCCL makes of both.
 
 =================== ==========================================================================================
 :mod:`.topology`    the graph: vertices (GPU, NVSwitch, PCIe, NIC, switches), named links with capacity and latency
@@ -11,5 +11,6 @@
 :mod:`.draw`        a fabric as text and as SVG
 =================== ==========================================================================================
 
-Everything here is a pure function of its arguments; :mod:`.fabric.network` hands the result to the engine.
+Everything here is a pure function of its arguments, but for :mod:`.fabric.network`, which hands the results to the
+engine.
 """

@@ -1,13 +1,13 @@
 """From an algorithm to the bytes that it puts on each route.
 
-What an operation sends does not depend on its size but for a factor, so a *scheme* is made once for each algorithm and
-set of members: routes, each with its part of what the busiest NVLink port carries (``inside``) or of what the busiest
-domain sends (``outside``; see :class:`~.fabric.tuner.Choice`).
+The size of an operation only scales what it sends. So a *scheme* is made once for each algorithm and set of members. It
+has routes, each with its part of what the busiest NVLink port carries (``inside``) or of what the busiest domain sends
+(``outside``; see :class:`~.fabric.tuner.Choice`).
 
-Inside a domain every member sends to the next one in the ring's order: rings, chains and reductions in the switch load
-the ports of all members alike, and so does this. Between domains each NIC of the members carries one channel pair,
-rail to rail, as NCCL's rings and trees do; an all-to-all sends from every domain to every other (from
-:data:`MAX_PEERS` on to that many, evenly spaced, which loads all links of a regular fabric alike).
+Inside a domain every member sends to the next one in the ring's order. That loads the ports of all members alike, as
+rings, chains and reductions in the switch do. Between domains each NIC of the members carries one pair of channels,
+rail to rail, as in NCCL's rings and trees. An all-to-all sends from every domain to every other. If there are more than
+:data:`MAX_PEERS` others, it sends to that many, evenly spaced, which loads the links of a regular fabric the same.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import NamedTuple
 from eidolon_simcore.fabric.routing import NoRouteError, Route, Router
 from eidolon_simcore.fabric.topology import SWITCHES, Port
 
-CHANNELS_PER_NIC = 2  #: connections between two NICs, each hashed on its own by ECMP
+CHANNELS_PER_NIC = 2  #: connections between two NICs; ECMP hashes each on its own
 MAX_PEERS = 16
 
 
 class Share(NamedTuple):
-    """A route's part of the bytes inside, or of those outside."""
+    """A route and its part of the bytes inside a domain, or of those outside."""
 
     route: Route
     inside: float
@@ -44,7 +44,7 @@ class Group:
 
     router: Router
     members: tuple[Port, ...]
-    ring: tuple[int, ...] = ()  #: order of devices on a ring inside a server; () is theirs
+    ring: tuple[int, ...] = ()  #: order of devices on a ring inside a server; () stands for the order of their numbers
     domains: list[list[Port]] = field(default_factory=list)
     _schemes: dict[tuple[str, int], tuple[Share, ...]] = field(default_factory=dict)
     _nics: dict[int, list[Nic]] = field(default_factory=dict)
@@ -62,16 +62,17 @@ class Group:
 
     @property
     def local(self) -> int:
+        """The most members in one domain."""
         return max(map(len, self.domains))
 
     def nic_bytes_per_s(self) -> int:
-        """Of all NICs that the least equipped domain uses."""
+        """The rate of all NICs together that the domain with the least uses; 0 if there is only one domain."""
         if len(self.domains) == 1:
             return 0
         return min(sum(self._rate(nic) for nic in self.nics(d)) for d in range(len(self.domains)))
 
     def path_ns(self) -> int:
-        """The longest way from one domain to the next."""
+        """The latency of the longest way from one domain to the next; 0 if there is only one domain."""
         if len(self.domains) == 1:
             return 0
         return max(self._latency_ns(d) for d in range(min(len(self.domains), MAX_PEERS)))
@@ -91,7 +92,7 @@ class Group:
         )
 
     def nics(self, domain: int) -> list[Nic]:
-        """The NICs of the members, without those that are cut off; if all are, any of their servers'."""
+        """The NICs of the members that are not cut off. If all are, any NICs of their servers that are not."""
         found = self._nics.get(domain)
         if found is None:
             ports = self.domains[domain]
@@ -106,7 +107,7 @@ class Group:
         return found
 
     def scheme(self, algorithm: str, op: str, root: int = 0) -> tuple[Share, ...]:
-        """The shares of an operation; ``root`` matters to those that have one."""
+        """The shares of an operation; ``root`` only matters to operations that have one."""
         kind = "p2p" if algorithm == "p2p" else op if op in _ROOTED else "tree" if "tree" in algorithm else algorithm
         key = (kind, root if op in _ROOTED else 0)
         found = self._schemes.get(key)
@@ -156,7 +157,7 @@ class Group:
         return next(d for d, ports in enumerate(self.domains) if port in ports)
 
     def _star(self, kind: str, root: int) -> Iterator[Share]:
-        """All to the root, or from it; its port or NIC is what counts."""
+        """Shares from all members to the root, or from it to all. The root's port or NICs are the busiest."""
         hub = self.members[root]
         others = [port for port in self.members if port != hub]
         home = self.router.fabric.domain(hub)
@@ -177,12 +178,13 @@ class Group:
                         yield Share(way.route, way.part / len(shifts), 0.0)
 
     def _edge(self, a: int, b: int, part: float, channels: int = CHANNELS_PER_NIC, turn: int = 0) -> Iterator[Share]:
-        """From one domain to another, ``part`` of what the busiest domain sends."""
+        """Shares from one domain to another, which are ``part`` of what the busiest domain sends."""
         for route, share in self._across(a, b, channels, turn):
             yield Share(route, 0.0, part * share)
 
     def _across(self, a: int, b: int, channels: int, turn: int = 0) -> Iterator[tuple[Route, float]]:
-        """Routes from NIC to NIC, rail to rail where both have it; ``turn`` crosses rails, as all pairs of GPUs do."""
+        """Routes from NIC to NIC, which keep to a rail where both domains have it. ``turn`` crosses rails, as all pairs
+        of GPUs do."""
         mine, theirs = self.nics(a), self.nics(b)
         rails = {nic.place: nic for nic in theirs} if len(theirs) == len({n.place for n in theirs}) else {}
         width = max(len(mine), len(theirs))
@@ -195,7 +197,7 @@ class Group:
 
     @staticmethod
     def _merged(shares: Iterator[Share]) -> Iterator[Share]:
-        """Equal routes are one flow."""
+        """The shares with those of equal routes added up: they are one flow."""
         found: dict[Route, list[float]] = {}
         for share in shares:
             entry = found.setdefault(share.route, [0.0, 0.0])
@@ -209,8 +211,8 @@ _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def _double_tree(count: int) -> Iterator[tuple[int, int]]:
-    """(child, parent) of two trees in which nobody is inside both: the in-order binary tree, and the same one mirrored
-    (shifted by one where the count is odd)."""
+    """Pairs (child, parent) of two trees, such that nobody has children in both: the in-order binary tree, and its
+    mirror image, or the same one shifted by one where the count is odd."""
     for child, parent in _tree(count):
         yield child, parent
     for child, parent in _tree(count):
@@ -228,7 +230,7 @@ def _tree(count: int) -> Iterator[tuple[int, int]]:
 
 
 def loads(shares: Sequence[tuple[Route, float]]) -> dict[int, float]:
-    """Bytes on every link."""
+    """The bytes on every link that some route uses."""
     total: dict[int, float] = {}
     for route, size in shares:
         for link in route:

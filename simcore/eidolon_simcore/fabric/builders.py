@@ -1,7 +1,7 @@
 """From settings to a graph.
 
-Every server has its GPUs on an NVSwitch (one a domain) and each GPU and its NIC on a PCIe switch; the PCIe switches of
-a server meet at its root. What differs is what the NICs hang on:
+The GPUs of a server are on an NVSwitch, of which each domain has one. Each GPU and its NIC are on a PCIe switch, and
+the PCIe switches of a server meet at its root. Fabrics differ in what their NICs are connected to:
 
 ========== ===========================================================================================================
 crossbar   one switch that never blocks: the default, and what "N servers with a NIC each" means without more
@@ -13,7 +13,8 @@ dragonfly  routers of a group all joined with each other, and every two groups
 graph      switches and cables as listed
 ========== ===========================================================================================================
 
-A leaf with D cables down and an oversubscription of V has D/V up, each as fast as a NIC unless stated.
+A leaf with D cables down and an oversubscription of V has D/V cables up. Each of them is as fast as a NIC, unless the
+spec says otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from eidolon_simcore.fabric.topology import Kind, Port, Topology
 
 
 def build(settings: Settings) -> Topology:
-    """The graph. Raises :class:`FabricError`."""
+    """The graph of a fabric. Raises :class:`FabricError` if it cannot be built."""
     fabric = Topology()
     switches: dict[int, int] = {}
     for server in range(settings.servers):
@@ -62,7 +63,7 @@ def _server(fabric: Topology, s: Settings, server: int, switches: dict[int, int]
     ]
     root = fabric.add(f"server{server}/pcie", Kind.PCIE, server)
     nics: dict[int, int] = {}
-    # A NIC that is faster than a slot would be a contradiction of the spec: the slot is then as fast as it needs to be.
+    # A NIC cannot be faster than its slot. If the spec says so, the slot is as fast as the NIC.
     own = max(map(len, nics_of_gpu))
     slot = max(pcie, own * s.nic_bytes_per_s)
     for gpu in range(s.gpus_per_server):
@@ -172,7 +173,7 @@ def _torus(fabric: Topology, s: Settings) -> None:
             _attach(fabric, s, nic, routers[at])
     for at, router in routers.items():
         for axis, size in enumerate(s.dimensions):
-            if size < 2 or (size == 2 and at[axis] == 1):  # two in a row have one cable, not one each way round
+            if size < 2 or (size == 2 and at[axis] == 1):  # two in a row have one cable and not two
                 continue
             after = (*at[:axis], (at[axis] + 1) % size, *at[axis + 1 :])
             _trunk(fabric, s, router, routers[after])

@@ -1,9 +1,9 @@
 """A fabric as text and as SVG.
 
-Large fabrics repeat themselves, so both show one of everything: the text counts cables by kind and rate, the picture
-draws as many servers as have :data:`COLUMNS` GPUs, at most :data:`SHOWN` switches of a tier, and says how many there
-are. From top to bottom: switches by tier (routers, which have none, on a ring), then servers with NICs, PCIe, GPUs and
-NVSwitch; between two tiers stand the number and rate of the cables that join them. Hovering names a link.
+Large fabrics repeat themselves, so both show a part and say how much there is. The text counts cables by kind and rate.
+The picture draws as many servers as have :data:`COLUMNS` GPUs, and at most :data:`SHOWN` switches of a tier. From top
+to bottom it has the switches by tier, then servers with their NICs, PCIe, GPUs and NVSwitch; routers have no tier and
+stand on a ring. The number and rate of the cables between two tiers stand between them. Hovering over a link names it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from xml.sax.saxutils import escape
 from eidolon_simcore.fabric.settings import Settings
 from eidolon_simcore.fabric.topology import SWITCHES, Kind, Link, Topology, Vertex
 
-COLUMNS = 32  #: GPUs, or NICs where a server has more of them, that the picture draws
-SHOWN = 16  #: switches of one tier that the picture draws; of routers twice as many
+COLUMNS = 32  #: how many GPUs the picture draws, or NICs where a server has more of these
+SHOWN = 16  #: how many switches of one tier the picture draws; of routers it draws twice as many
 
 _TIERS = (Kind.CORE, Kind.SPINE, Kind.LEAF)
 _INSIDE = (Kind.NIC, Kind.PCIE, Kind.GPU, Kind.NVSWITCH)
@@ -35,12 +35,13 @@ _COLORS = {
 
 
 def rate(bytes_per_s: int) -> str:
-    """``50 GB/s (400 Gb/s)``."""
+    """A rate as users read it: ``50 GB/s (400 Gb/s)``."""
     return f"{bytes_per_s / 1e9:g} GB/s ({bytes_per_s * 8 / 1e9:g} Gb/s)"
 
 
 def text(fabric: Topology, settings: Settings) -> Iterator[str]:
-    """Lines: what there is, then every kind of cable with its rate, latency, number and an example of its name."""
+    """The lines of the text: what there is, then every kind of cable with its rate, its latency, its number and an
+    example of its name."""
     kinds = Counter(vertex.kind for vertex in fabric.vertices)
     shape = f"{settings.servers} x {settings.gpus_per_server} GPUs, {settings.type}, routing {settings.routing}"
     yield shape + (", PXN" if settings.pxn else "")
@@ -75,7 +76,7 @@ def _leaf_capacity(fabric: Topology) -> tuple[int, int]:
 
 _BOX_W, _BOX_H, _ROW = 78, 24, 92
 _DEVICE_W, _DEVICE_ROW, _PAD, _GAP = 34, 60, 8, 16
-_MARGIN = 250  #: on the left, for what the cables are
+_MARGIN = 250  #: room on the left, for the text that says what the cables are
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ def svg(fabric: Topology, title: str) -> str:
     frames = []
     for i, server in enumerate(shown):
         x = _MARGIN + (width - of_servers) / 2 + i * (server_width + _GAP)
-        alone = server not in fabric.domains  # its NVSwitch is its own
+        alone = server not in fabric.domains  # it shares its NVSwitch with no other server
         height = (bottom if alone else rows[Kind.GPU] + 24) - y + 24
         frames.append(
             f'<rect x="{x:.0f}" y="{y - 24:.0f}" width="{server_width}" height="{height:.0f}" rx="6" '
@@ -142,13 +143,14 @@ def svg(fabric: Topology, title: str) -> str:
 
 
 def _columns(fabric: Topology) -> int:
-    """Of the widest server."""
+    """How many columns the widest server takes."""
     gpus = Counter(port.server for port in fabric.gpus)
     return max(*gpus.values(), *(len(nics) for nics in fabric.nics.values()), 1)
 
 
 def _some(items: Sequence[T], count: int) -> list[T]:
-    """At most ``count`` of them, evenly spaced, the first and the last among them: two pods rather than one."""
+    """At most ``count`` items, evenly spaced, with the first and the last, so that two pods are shown rather than
+    one."""
     if len(items) <= count:
         return list(items)
     return [items[i * (len(items) - 1) // (count - 1)] for i in range(count)]
@@ -160,14 +162,14 @@ def _spread(row: Sequence[Vertex], x: float, width: float, y: float, wide: float
 
 
 def _circle(row: Sequence[Vertex], x: float, y: float, radius: float) -> Iterator[tuple[int, Place]]:
-    """Every cable between two of them is a chord of its own."""
+    """Places on a circle, where every cable between two routers is a chord of its own."""
     for i, vertex in enumerate(row):
         turn = 2 * pi * i / len(row)
         yield vertex.number, Place(x + 1.6 * radius * sin(turn), y - radius * cos(turn), _BOX_W)
 
 
 def _shared_switches(fabric: Topology, places: dict[int, Place], y: float) -> Iterator[tuple[int, Place]]:
-    """NVSwitches of domains of several servers, each below those of its servers that are drawn."""
+    """Places of NVSwitches whose domain has several servers. Each is below those of its servers that are drawn."""
     for vertex in fabric.vertices:
         if vertex.kind is Kind.NVSWITCH and vertex.server in fabric.domains:
             domain = fabric.domains[vertex.server]
@@ -178,7 +180,7 @@ def _shared_switches(fabric: Topology, places: dict[int, Place], y: float) -> It
 
 
 def _legend(fabric: Topology, places: dict[int, Place], rows: dict[Kind, float]) -> Iterator[str]:
-    """What joins two tiers, half-way between them; each on a line of its own."""
+    """Text about the cables between two tiers, half-way between them, with a line for each kind of cable."""
     heights: dict[Kind, list[float]] = {kind: [y] for kind, y in rows.items()}
     for number, place in places.items():
         heights.setdefault(fabric.vertices[number].kind, []).append(place.y)
@@ -196,7 +198,7 @@ def _legend(fabric: Topology, places: dict[int, Place], rows: dict[Kind, float])
 
 
 def _box(vertex: Vertex, place: Place) -> str:
-    shared = vertex.kind in SWITCHES or place.width > _BOX_W  # then the label says of which pod, group or domain it is
+    shared = vertex.kind in SWITCHES or place.width > _BOX_W  # the label says to which pod, group or domain it belongs
     label = vertex.name if shared else vertex.name.rsplit("/", 1)[-1]
     size = min(11.0, place.width / max(1, len(label)) * 1.6)
     return (
@@ -213,7 +215,8 @@ def _line(fabric: Topology, link: Link, places: dict[int, Place]) -> str:
     stroke = 'stroke="#d03030" stroke-dasharray="4 3"' if broken else 'stroke="#9aa4b0"'
     width = max(0.6, min(4.0, link.bytes_per_s / 200e9))
     name = escape(f"{link.name}: {rate(link.bytes_per_s)}, {link.latency_ns} ns" + (", failed" if broken else ""))
-    bend = 28 if y1 == y2 and fabric.vertices[link.source].kind is not Kind.ROUTER else 0  # not through its neighbours
+    # Between two of one row the line is bent, so that it does not go through their neighbours.
+    bend = 28 if y1 == y2 and fabric.vertices[link.source].kind is not Kind.ROUTER else 0
     path = f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {(y1 + y2) / 2 - bend:.1f} {x2:.1f} {y2:.1f}"
     return f'<path d="{path}" fill="none" {stroke} stroke-width="{width:.1f}"><title>{name}</title></path>'
 

@@ -1,8 +1,8 @@
 """NCCL's own files as input: a topology (``NCCL_TOPO_DUMP_FILE``) and a graph (``NCCL_GRAPH_DUMP_FILE``).
 
-A topology file describes one server: CPUs, PCIe switches, GPUs with their NVLinks, NICs. Link rates follow from what
-the file says: PCIe from speed and width, NVLink from the GPU's compute capability and the number of links, a NIC from
-its speed in Mb/s. A graph file says in which order a ring passes the GPUs of a server.
+A topology file describes one server: its CPUs, PCIe switches, GPUs with their NVLinks, and NICs. Rates follow from what
+the file says: that of PCIe from speed and width, that of NVLink from the GPU's compute capability and the number of
+links, that of a NIC from its speed in Mb/s. A graph file says in which order a ring passes the GPUs of a server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from eidolon_simcore.fabric.topology import Kind, Port, Topology
 
 _NVSWITCH_CLASS = "0x068000"
-_PCIE_EFFICIENCY = 0.85  #: of the raw rate, left after encoding and packet headers
+_PCIE_EFFICIENCY = 0.85  #: share of the raw rate that encoding and packet headers leave
 _LATENCY_NS = 100
 #: Bytes/s of one NVLink in one direction, by compute capability: 25 GB/s since NVLink 2, 50 GB/s from Blackwell on.
 _NVLINK = {"70": 25_000_000_000, "80": 25_000_000_000, "90": 25_000_000_000, "100": 50_000_000_000}
@@ -98,7 +98,7 @@ def _bridge(
     bridges: dict[tuple[str, ...], int],
     rates: dict[int, int],
 ) -> tuple[int, int]:
-    """The PCIe switch that a device hangs on, made if need be, and the rate of the device's own slot."""
+    """The PCIe switch that a device is on, which is made if need be, and the rate of the device's own slot."""
     if not path:
         return bridges[()], 25_000_000_000
     at = bridges[()]
@@ -125,7 +125,7 @@ def _direct_links(
     gpus: list[tuple[ET.Element, tuple[ET.Element, ...]]],
     places: dict[tuple[str, ...], int],
 ) -> None:
-    """NVLinks from GPU to GPU, without a switch; the file names both directions, the cable is made once."""
+    """Adds NVLinks from GPU to GPU, without a switch. The file names both directions; the cable is added once."""
     by_id = {ids[-1]: vertex for ids, vertex in places.items() if ids}
     for element, path in gpus:
         source = by_id.get(path[-1].get("busid", "?")) if path else None

@@ -1,12 +1,14 @@
 """Patterns of collectives: what an operation of a group of GPUs puts on the fabric's links, and for how long.
 
-The tuner (:mod:`.fabric.tuner`) says what NCCL does and how long each part takes by itself, the scheme
-(:mod:`.fabric.algorithms`) which routes carry it. Here both become flows of the engine: on an idle fabric they end when
-the tuner says, on a busy one the engine's fair shares say when. NVLink flows carry the bytes that the wire could have
-moved in the time the algorithm needs it (protocol overhead is time on the wire), NIC flows the bytes over what the
-protocol achieves of a NIC. Equal routes are one flow; patterns are kept, by operation and size, with their group.
+The tuner (:mod:`.fabric.tuner`) says what NCCL does and how long each part takes by itself. The scheme
+(:mod:`.fabric.algorithms`) says which routes carry it. Here both become flows of the engine. On an idle fabric they end
+when the tuner says; on a busy one the engine's fair shares decide. A flow over NVLink carries the bytes that the wire
+could have moved in the time that the algorithm needs it, so that protocol overhead takes time on the wire. A flow over
+NICs carries its bytes divided by the share of a NIC that the protocol reaches. Equal routes are one flow. Patterns are
+kept with their group, by operation and size.
 
-A send and its receive are one flow. A group of sends (an all-to-all) takes as long as its busiest port needs."""
+A send and its receive are one flow. A group of sends, such as an all-to-all, takes as long as its busiest port
+needs."""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from eidolon_simcore.fabric.topology import Port, Topology
 
 __all__ = ["Network", "Pattern", "Port", "Team"]
 
-ALONE_NS = 2_000  #: an operation of one member: a launch and no wire
+ALONE_NS = 2_000  #: time of an operation of one member, which is a launch without any wire
 
 
 class Link(NamedTuple):
-    """A link of the engine: its number there, a short stable name, what kind of link it is."""
+    """A link of the engine: its number there, a short and stable name, and what kind of link it is."""
 
     number: int
     name: str
@@ -42,14 +44,14 @@ class Pattern(NamedTuple):
     latency_ns: int
     flows: tuple[Flow, ...]
     alone_ns: int
-    number: int = -1  #: of the flows in the engine
-    algorithm: str = ""  #: ``ring/Simple``; empty for one member
-    source: str = "interpolated"  #: of the time: ``roofline`` where no measurement of the kind stands behind it
+    number: int = -1  #: the engine's number of these flows
+    algorithm: str = ""  #: such as ``ring/Simple``; empty for one member
+    source: str = "interpolated"  #: source of the time; ``roofline`` if no measurement of its kind stands behind it
 
 
 @dataclass(slots=True)
 class Team:
-    """The members of a communicator, in its order, what their environment says, and their patterns."""
+    """The members of a communicator in its order, what their environment asks for, and their patterns."""
 
     group: Group
     shape: tuner.Shape
@@ -58,7 +60,7 @@ class Team:
 
 
 class Network:
-    """A fabric whose links are the engine's, made as they are used."""
+    """A fabric with its links in the engine, where each is made when it is first used."""
 
     def __init__(self, engine: Engine, gpu: Gpu, settings: Settings) -> None:
         self._engine = engine
@@ -77,12 +79,12 @@ class Network:
         self._teams: dict[tuple[tuple[Port, ...], tuner.Options], Team] = {}
 
     def links(self) -> list[Link]:
-        """Links made so far, by their numbers."""
+        """The links that were made so far, in the order of their numbers."""
         return self._named
 
     def ports(self, port: Port) -> tuple[int, ...]:
-        """The engine's links that a GPU moves other GPUs' bytes through by its own kernels: its NVLinks, both
-        directions; PCIe where it has none."""
+        """The engine's links through which a GPU's own kernels move the bytes of collectives: both directions of its
+        NVLinks, or of PCIe where it has none."""
         fabric = self.fabric
         out = [fabric.links[link] for link in fabric.out[fabric.gpus[port]]]
         own = [link for link in out if fabric.tier(link) == "nvlink"] or out
@@ -90,10 +92,11 @@ class Network:
 
     @property
     def init_ns(self) -> int:
+        """How long making a communicator takes."""
         return tuner.init_ns()
 
     def team(self, members: Sequence[Port], wanted: tuner.Options | None = None) -> Team:
-        """``members`` in the communicator's order. Raises :class:`~.fabric.routing.NoRouteError`."""
+        """The team of a communicator's ``members``, in its order. Raises :class:`~.fabric.routing.NoRouteError`."""
         key = (tuple(members), wanted or tuner.Options())
         found = self._teams.get(key)
         if found is None:
@@ -103,7 +106,8 @@ class Network:
         return found
 
     def collective(self, op: str, size_bytes: int, team: Team, root: int = 0, *, in_switch: bool = True) -> Pattern:
-        """``size_bytes``: the larger buffer of one member. ``in_switch``: an NVSwitch can reduce the type."""
+        """The pattern of an operation. ``size_bytes`` is the larger buffer of one member; ``in_switch`` says that an
+        NVSwitch can reduce the type."""
         key = (op, size_bytes, root if op in ("broadcast", "reduce", "gather", "scatter") else 0, in_switch)
         found = team.patterns.get(key)
         if found is None:
@@ -112,7 +116,7 @@ class Network:
         return found
 
     def pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options | None = None) -> Pattern:
-        """A send and its receive."""
+        """The pattern of a send and its receive."""
         wanted = wanted or tuner.Options()
         key = (source, target, size_bytes, wanted)
         found = self._pairs.get(key)

@@ -1,17 +1,17 @@
 """Which way bytes take.
 
-A way between two GPUs of one domain is the shortest one that passes no other GPU and no NIC. Between domains a GPU
-uses the NIC of its own rail, and on the other side the NIC of the receiver's rail; where the rails differ and PXN is
-on, the bytes cross NVLink first, to the GPU of the sender's server that has the receiver's rail, and keep to that rail
+Between two GPUs of one domain it is the shortest way that passes no other GPU and no NIC. Between domains the bytes
+leave by the NIC of the sender's rail and arrive by the NIC of the receiver's rail. Where the rails differ and PXN is
+on, they first cross NVLink to the GPU of the sender's server that has the receiver's rail, and keep to that rail
 outside.
 
 Between two NICs there may be many shortest ways. ECMP picks one by a hash of the two ends, the flow's number and a
-seed: nothing else goes in, so the same spec gives the same ways. Spray uses all of them (at most :data:`MAX_SPRAY`,
-evenly chosen), each with an equal part of the bytes. What has failed is not there; if no way is left a
-:class:`NoRouteError` names both ends.
+seed. Nothing else goes into the hash, so the same spec gives the same ways. Spray uses all of them, or
+:data:`MAX_SPRAY` evenly chosen ones if there are more, and each carries an equal part of the bytes. Ways do not use
+what has failed. If no way is left, a :class:`NoRouteError` names both ends.
 
-Distances are found by breadth-first search from the target's side and kept. Between NICs the search is among switches
-only, so that all NICs of a leaf share it: the routes of a ring over a large fabric cost little each.
+Distances are found by a breadth-first search from the target's side, and are kept. Between NICs the search is among
+switches only, so all NICs of a leaf share it, and each route of a ring over a large fabric costs little.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from eidolon_simcore.fabric.topology import SWITCHES, TRANSIT, Kind, Port, Topology
 
-MAX_SPRAY = 16  #: ways that the bytes of one flow are spread over at most
+MAX_SPRAY = 16  #: the most ways over which the bytes of one flow are spread
 
 Route = tuple[int, ...]  #: numbers of links
 
@@ -60,7 +60,7 @@ class Router:
     # ---- between GPUs ---------------------------------------------------------------------------------------------
 
     def between(self, source: Port, target: Port, flow: int = 0) -> tuple[Way, ...]:
-        """Ways from one GPU to another; ``flow`` tells apart flows between the same two (channels, queue pairs)."""
+        """Ways from one GPU to another. ``flow`` tells apart flows between the same two, such as channels."""
         if self.fabric.domain(source) == self.fabric.domain(target):
             return self.paths(self.fabric.gpus[source], self.fabric.gpus[target], flow)
         mine, theirs = self.fabric.own_nics(source), self.fabric.own_nics(target)
@@ -76,8 +76,8 @@ class Router:
     def across(
         self, exit_gpu: Port, entry: Port, out: int, into: int, flow: int = 0, origin: Port | None = None
     ) -> tuple[Way, ...]:
-        """Ways by named NICs: from ``origin`` (or ``exit_gpu``) over NIC ``out`` of one server to NIC ``into`` of the
-        other and to ``entry``."""
+        """Ways that use given NICs: from ``origin`` (or ``exit_gpu``) through NIC ``out`` of one server, then through
+        NIC ``into`` of the other, to ``entry``."""
         fabric = self.fabric
         there, here = fabric.nics[exit_gpu.server], fabric.nics[entry.server]
         if out >= len(there) or into >= len(here):
@@ -90,7 +90,7 @@ class Router:
         return _joined(_joined(head, middle), self.paths(here[into], fabric.gpus[entry], flow))
 
     def _relay(self, source: Port, rail: int) -> Port | None:
-        """A GPU of the server with NVLink to the source, whose own the NIC is."""
+        """The GPU of the source's server that this NIC belongs to, if NVLink joins it to the source."""
         key = (source.server, source.device, rail)
         if key not in self._relays:
             found = (p for p, nics in self.fabric.rails.items() if p.server == source.server and rail in nics)
@@ -130,7 +130,7 @@ class Router:
         return tuple(Way(head + route + tail, 1 / len(routes)) for route in routes)
 
     def _uplink(self, nic: int, links: list[int], *, outward: bool) -> tuple[int, Route]:
-        """The one switch that a NIC hangs on, and the link to (or from) it."""
+        """The one switch that a NIC is connected to, and the link to it or from it."""
         if self.fabric.vertices[nic].kind is Kind.NIC:
             ends = [(self.fabric.links[k].target if outward else self.fabric.links[k].source, k) for k in links]
             up = [(v, k) for v, k in ends if self.fabric.vertices[v].kind in SWITCHES and k not in self.fabric.failed]
@@ -139,7 +139,8 @@ class Router:
         return nic, ()
 
     def _distance(self, start: int, end: int, source: int, target: int) -> dict[int, int]:
-        """Hops to ``end`` of at least every vertex on a shortest way from ``start``. The other two are for messages."""
+        """The number of hops to ``end``, at least for every vertex on a shortest way from ``start``. ``source`` and
+        ``target`` only serve the error message."""
         known = self._distances.get(end)
         if known is not None and start in known:
             return known
@@ -165,7 +166,7 @@ class Router:
         return distance
 
     def _next(self, at: int, distance: dict[int, int]) -> list[int]:
-        """Links that lead nearer."""
+        """The links from a vertex that lead nearer to the end."""
         left = distance[at] - 1
         links, failed = self.fabric.links, self.fabric.failed
         return [k for k in self.fabric.out[at] if distance.get(links[k].target) == left and k not in failed]
@@ -190,7 +191,7 @@ class Router:
 
         total = count(start)
         used = min(total, MAX_SPRAY)
-        # Where there are more ways, which of them are left out differs by flow.
+        # If there are more ways, different flows leave out different ones.
         first = salt % total if total > used else 0
         return [self._nth(start, end, distance, counts, (first + i * total // used) % total) for i in range(used)]
 
@@ -208,7 +209,7 @@ class Router:
         return tuple(route)
 
     def latency_ns(self, route: Route) -> int:
-        """Of all cables of a route."""
+        """The latency of all cables of a route together."""
         return sum(self.fabric.links[number].latency_ns for number in route)
 
 
@@ -217,7 +218,7 @@ def _joined(first: tuple[Way, ...], second: tuple[Way, ...]) -> tuple[Way, ...]:
 
 
 def _hash(*words: int) -> int:
-    """SplitMix64 over the words: spreads neighbouring numbers, and is the same everywhere."""
+    """SplitMix64 over the words. It spreads neighbouring numbers, and is the same on every machine."""
     state = 0
     for word in words:
         state = (state + word + 0x9E3779B97F4A7C15) & 0xFFFF_FFFF_FFFF_FFFF

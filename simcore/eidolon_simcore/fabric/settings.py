@@ -1,7 +1,7 @@
-"""What a plan says of a fabric, checked; a :class:`FabricError` names the field and what is allowed.
+"""What a plan says of a fabric, checked. A :class:`FabricError` names the wrong field and what is allowed.
 
-A fabric has a ``type`` and the fields that go with it (the CRD describes them, ``data/fabrics.yaml`` holds presets of
-real systems). Field names here are the plan's: lower case with units.
+A fabric has a ``type`` and the fields that go with it. The CRD describes them, and ``data/fabrics.yaml`` has presets of
+real systems. Field names here are those of the plan: lower case, with units.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eidolon_simcore.catalogue import Gpu
 TYPES = ("crossbar", "rail", "leaf-spine", "fat-tree", "torus", "dragonfly", "graph")
 ROUTING = ("ecmp", "spray")
 
-#: Latency of a cable inside a server: GPU to NVSwitch or PCIe. NCCL's own share of a hop is in its tables.
+#: Latency of a cable inside a server, from a GPU to NVSwitch or PCIe. NCCL's own share of a hop is in its tables.
 INSIDE_LATENCY_NS = 100
 
 
@@ -45,24 +45,24 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A fabric. Rates are per direction."""
+    """A fabric. Rates are those of one direction."""
 
     servers: int
     gpus_per_server: int
-    nvlink_bytes_per_s: int  #: of one GPU; 0: GPUs of a server talk over PCIe
+    nvlink_bytes_per_s: int  #: of one GPU; with 0 the GPUs of a server talk over PCIe
     pcie_bytes_per_s: int  #: of one GPU
     nic_bytes_per_s: int
     type: str = "crossbar"
-    nics_per_server: int = 0  #: 0: one for each GPU
-    nic_latency_ns: int = 1_000  #: of the cable from a NIC to its switch, with the NIC's own part
+    nics_per_server: int = 0  #: 0 stands for one for each GPU
+    nic_latency_ns: int = 1_000  #: latency of the cable from a NIC to its switch, together with the NIC's own
     servers_per_domain: int = 1  #: servers whose GPUs share one NVLink domain
-    link_bytes_per_s: int = 0  #: of a cable between switches; 0: as a NIC
+    link_bytes_per_s: int = 0  #: rate of a cable between switches; 0 stands for that of a NIC
     link_latency_ns: int = 500
-    oversubscription: float = 1.0  #: capacity down / capacity up, at the leaves
-    servers_per_pod: int = 32  #: of rails: servers that share one set of leaves
+    oversubscription: float = 1.0  #: capacity down over capacity up, at the leaves
+    servers_per_pod: int = 32  #: in fabrics of rails: servers that share one set of leaves
     servers_per_leaf: int = 4
     leaves_per_pod: int = 8  #: of a fat tree
-    spines: int | None = None  #: None: as many as a leaf has uplinks; 0: rails that are joined by nothing
+    spines: int | None = None  #: None stands for as many as a leaf has uplinks; with 0 nothing joins the rails
     dimensions: tuple[int, ...] = ()  #: of a torus of servers
     routers_per_group: int = 4  #: of a dragonfly
     servers_per_router: int = 2
@@ -73,20 +73,22 @@ class Settings:
     graph_xml: str = ""  #: NCCL's graph file: the order of GPUs on its rings
     routing: str = "ecmp"
     seed: int = 0
-    pxn: bool = True  #: GPUs send through another GPU of their server where that keeps to the receiver's rail
+    pxn: bool = True  #: whether GPUs send through another GPU of their server to keep to the receiver's rail
     failed: tuple[str, ...] = ()
-    inside: tuple[tuple[int, int], ...] = ()  #: by server, NVLink and PCIe of one GPU; empty: as above
+    inside: tuple[tuple[int, int], ...] = ()  #: NVLink and PCIe rates of one GPU, by server; if empty, as above
 
     def inside_of(self, server: int) -> tuple[int, int]:
-        """Bytes/s of one GPU's NVLink (0: it has none) and of its PCIe slot."""
+        """Bytes/s of NVLink (0 if it has none) and of PCIe, for one GPU of this server."""
         return self.inside[server] if self.inside else (self.nvlink_bytes_per_s, self.pcie_bytes_per_s)
 
     @property
     def nics(self) -> int:
+        """How many NICs each server has."""
         return self.nics_per_server or self.gpus_per_server
 
     @property
     def cable_bytes_per_s(self) -> int:
+        """The rate of a cable between switches."""
         return self.link_bytes_per_s or self.nic_bytes_per_s
 
 
@@ -99,10 +101,11 @@ def parse(
     inter_latency_ns: int,
     intra_bytes_per_s: int | None = None,
 ) -> Settings:
-    """The plan's ``network.topology`` over the preset it names, over what the GPU and the run's network say.
+    """The fabric of a run. The plan's ``network.topology`` overrides the preset that it names, and this overrides what
+    the GPU and the run's network say.
 
-    ``gpus``: the model in each server. What the preset and the topology say of links inside a server holds for those
-    with the first one's model; in the others they are as fast as their own model's.
+    ``gpus`` has the model in each server. What the preset and the topology say of links inside a server holds for
+    servers with the first one's model. In the others these links are as fast as their own model's.
     """
     nvlink, pcie = _inside(gpus[0], intra_bytes_per_s)
     base: dict[str, Any] = {
@@ -140,7 +143,7 @@ def parse(
 
 
 def _inside(gpu: Gpu, given: int | None) -> tuple[int, int]:
-    """NVLink and PCIe of one GPU; ``given`` is the one that its server's GPUs talk over."""
+    """Rates of NVLink and PCIe of one GPU. ``given`` replaces that of the two over which the GPUs of a server talk."""
     if gpu.nvlink_bytes_per_s:
         return given or gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s
     return 0, given or gpu.pcie_bytes_per_s
@@ -148,7 +151,7 @@ def _inside(gpu: Gpu, given: int | None) -> tuple[int, int]:
 
 @cache
 def presets() -> dict[str, dict[str, Any]]:
-    """Servers and fabrics that exist, by name; numbers as the catalogue of GPUs writes them."""
+    """Servers and fabrics that exist, by name. Numbers are written as in the catalogue of GPUs."""
     text = (resources.files("eidolon_simcore") / "data" / "fabrics.yaml").read_text("utf-8")
     document: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return {name: {key: _number(key, value) for key, value in entry.items()} for name, entry in document.items()}

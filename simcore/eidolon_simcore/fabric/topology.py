@@ -1,8 +1,8 @@
 """The graph of a fabric: vertices and the directed links between them.
 
-A cable is two links, one in each direction, named ``A>B`` and ``B>A`` after the vertices it joins (a second cable
-between the same two is ``A>B#2``). These names are what users read in ``eidolon topology show``, in metrics, and what
-``network.topology.failed`` lists. Vertices of servers are named after their server:
+A cable is two links, one in each direction, named ``A>B`` and ``B>A`` after the vertices that it joins. A second cable
+between the same two is ``A>B#2``. Users read these names in ``eidolon topology show`` and in metrics, and list them in
+``network.topology.failed``. Vertices of servers are named after their server:
 
 >>> fabric = Topology()
 >>> gpu, nic = fabric.add("server0/gpu0", Kind.GPU, 0), fabric.add("server0/nic0", Kind.NIC, 0)
@@ -10,8 +10,8 @@ between the same two is ``A>B#2``). These names are what users read in ``eidolon
 >>> [link.name for link in fabric.links]
 ['server0/gpu0>server0/nic0', 'server0/nic0>server0/gpu0']
 
-A *domain* is a set of GPUs with NVLink (or PCIe) between any two of them: a server, or a rack of an NVL72. GPUs are
-known by their :class:`Port`, NICs by their place in their server; a GPU's *rails* are the NICs that are its own.
+A *domain* is a set of GPUs with NVLink (or PCIe) between any two of them, such as a server or a rack of an NVL72. GPUs
+are known by their :class:`Port`, NICs by their place in their server. A GPU's *rails* are the NICs that are its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Port(NamedTuple):
 
 
 class Kind(enum.StrEnum):
-    """What a vertex is; in the order of tiers, from the GPU outwards."""
+    """What a vertex is. They stand in the order of tiers, from the GPU outwards."""
 
     GPU = "gpu"
     NVSWITCH = "nvswitch"
@@ -38,15 +38,15 @@ class Kind(enum.StrEnum):
     LEAF = "leaf"
     SPINE = "spine"
     CORE = "core"
-    ROUTER = "router"  #: of a torus or a dragonfly: endpoints and other routers hang on it
+    ROUTER = "router"  #: of a torus or a dragonfly, with endpoints and other routers on it
 
 
 SWITCHES = frozenset((Kind.LEAF, Kind.SPINE, Kind.CORE, Kind.ROUTER))
-TRANSIT = SWITCHES | {Kind.NVSWITCH, Kind.PCIE}  #: GPUs and NICs do not pass on what is not theirs
+TRANSIT = SWITCHES | {Kind.NVSWITCH, Kind.PCIE}  #: GPUs and NICs do not pass on what is not for them
 
 
 class Vertex(NamedTuple):
-    """A vertex; ``server`` is -1 for what belongs to none."""
+    """A vertex. ``server`` is -1 if it belongs to no server."""
 
     name: str
     kind: Kind
@@ -67,21 +67,21 @@ class Link(NamedTuple):
 
 @dataclass(slots=True)
 class Topology:
-    """A graph under construction or in use; see the module's docstring."""
+    """The graph of a fabric; see the module's docstring."""
 
     vertices: list[Vertex] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
-    out: list[list[int]] = field(default_factory=list)  #: numbers of links, by source
+    out: list[list[int]] = field(default_factory=list)  #: numbers of the links that leave each vertex
     gpus: dict[Port, int] = field(default_factory=dict)
-    nics: dict[int, list[int]] = field(default_factory=dict)  #: by server, in order of rails
+    nics: dict[int, list[int]] = field(default_factory=dict)  #: NICs of each server, in the order of rails
     rails: dict[Port, tuple[int, ...]] = field(default_factory=dict)  #: places in ``nics`` of the GPU's own NICs
-    domains: dict[int, int] = field(default_factory=dict)  #: server -> domain, where it is not its own
+    domains: dict[int, int] = field(default_factory=dict)  #: server -> domain, if it shares one with other servers
     failed: set[int] = field(default_factory=set)  #: links that carry nothing
     _names: dict[str, int] = field(default_factory=dict)
     _links: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, kind: Kind, server: int = -1) -> int:
-        """A new vertex; returns its number. GPUs and NICs are numbered within their server as they come."""
+        """Adds a vertex; returns its number. GPUs and NICs are numbered within their server as they come."""
         if name in self._names:
             raise ValueError(f"two vertices are named {name!r}")
         number = len(self.vertices)
@@ -102,7 +102,7 @@ class Topology:
         return ports
 
     def connect(self, a: int, b: int, *, bytes_per_s: int, latency_ns: int) -> None:
-        """A cable between two vertices."""
+        """Adds a cable between two vertices."""
         if a == b:
             raise ValueError(f"a cable from {self.vertices[a].name!r} to itself")
         if bytes_per_s <= 0 or latency_ns < 0:
@@ -120,24 +120,25 @@ class Topology:
             self.out[source].append(number)
 
     def tier(self, link: Link) -> str:
-        """What kind of link it is: ``nvlink``, ``pcie``, ``nic`` (to its switch) or ``switch`` (between two)."""
+        """What kind of link it is: ``nvlink``, ``pcie``, ``nic`` (between a NIC and its switch) or ``switch`` (between
+        two switches)."""
         kinds = {self.vertices[link.source].kind, self.vertices[link.target].kind}
         if kinds <= {Kind.GPU, Kind.NVSWITCH}:
             return "nvlink"
         return "pcie" if Kind.PCIE in kinds else "nic" if Kind.NIC in kinds else "switch"
 
     def vertex(self, name: str) -> Vertex | None:
-        """The vertex of that name."""
+        """The vertex of that name; None if there is none."""
         number = self._names.get(name)
         return None if number is None else self.vertices[number]
 
     def link(self, name: str) -> Link | None:
-        """The link of that name."""
+        """The link of that name; None if there is none."""
         number = self._links.get(name)
         return None if number is None else self.links[number]
 
     def domain(self, port: Port) -> int:
-        """GPUs of one domain reach each other without a NIC."""
+        """The domain of a GPU. GPUs of one domain reach each other without a NIC."""
         return self.domains.get(port.server, port.server)
 
     def own_nics(self, port: Port) -> tuple[int, ...]:
@@ -165,7 +166,7 @@ class Topology:
         return sorted({port.server for port in self.gpus})
 
     def problems(self) -> list[str]:
-        """What makes it unusable: GPUs without a way to any other."""
+        """What makes the fabric unusable, in lines: GPUs without a way to any other."""
         found = []
         for port, number in self.gpus.items():
             if len(self.gpus) > 1 and not any(k not in self.failed for k in self.out[number]):

@@ -2,19 +2,20 @@
 
 NCCL's tuner gives every algorithm and protocol a time of the form *latency x steps + bytes / bandwidth* and takes the
 least. Its figures are not those of the machine: from 4 MiB on four H100 it takes Simple for an all-gather where LL128
-would be a quarter faster. So inside a domain the *choice* is by NCCL's own figures (``tuner`` in ``data/nccl.yaml``,
-:meth:`Tuner.promised_us`), and where it changes, the time jumps. The *time* is that of the chosen line, fitted to
-measurements (the data say to which; ``python -m bench.collectives`` holds them against all of them):
+would be a quarter faster. So inside a domain the *choice* is made by NCCL's own figures (``tuner`` in
+``data/nccl.yaml``, :meth:`Tuner.promised_us`), and where the choice changes, the time jumps. The *time* is that of the
+chosen line. Lines are fitted to measurements, which the data name; ``python -m bench.collectives`` compares them:
 
     ``start + base + hop * steps + (steps + k) * bytes / n / bandwidth``
 
-``base`` is a kernel's own time, ``hop`` one step of the protocol (LL: a flag with every 4 bytes, so the least latency
-and half the wire; LL128: a flag every 120 bytes; Simple: whole chunks and a fence, so the most of both), ``k`` the
-chunks that a rank copies beside those it sends, and ``start`` what a launch takes in a stream or graph of torch on top
-of NCCL's own time. Steps are ``2(n-1)`` for an all-reduce, ``n-1`` for the other ring operations.
+``base`` is a kernel's own time, and ``hop`` that of one step of the protocol. LL has a flag with every 4 bytes, so the
+least latency and half the wire's bandwidth; LL128 has a flag every 120 bytes; Simple sends whole chunks with a fence,
+so it has the most latency and the most bandwidth. ``k`` counts the chunks that a rank copies beside those that it
+sends. ``start`` is what a launch in a stream or graph of torch adds to NCCL's own time. An all-reduce has ``2(n-1)``
+steps, the other ring operations have ``n-1``.
 
 Between servers a step costs what NCCL's tuner says of the network (``inter`` in the data) plus the wire's own latency
-beyond :data:`REFERENCE_PATH_NS`. Choices of algorithm there:
+beyond :data:`REFERENCE_PATH_NS`. The algorithms there are:
 
 ========== ========================================================= =================================================
 ring       every operation                                           latency grows with ranks, all links are used once
@@ -28,9 +29,9 @@ p2p        all_to_all, send                                           all pairs 
 
 Between domains, and for sends, the quickest line is taken.
 
-``NCCL_ALGO``, ``NCCL_PROTO`` and ``NCCL_NVLS_ENABLE`` narrow the choice (:class:`Options`). *Corrections* are what
-measurements differ from the formula by, per operation, ranks and bytes; they hold for what NCCL chooses by itself, and
-only among sizes for which it chooses the same.
+``NCCL_ALGO``, ``NCCL_PROTO`` and ``NCCL_NVLS_ENABLE`` narrow the choice (:class:`Options`). *Corrections* say by how
+much measurements differ from the formula, for each operation, number of ranks and size. They hold for what NCCL chooses
+by itself, and only among sizes for which it chooses the same.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ import yaml
 from eidolon_simcore.catalogue import Gpu
 
 PROTOCOLS = ("LL", "LL128", "Simple")
-ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat", "hierarchical")  #: what NCCL_ALGO can ask for
-MEASURED_RANKS = 8  #: what is known of more GPUs in one domain is extrapolated
-REFERENCE_PATH_NS = 2_000  #: one-way latency of the network that NCCL's own figures were made on
+ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat", "hierarchical")  #: algorithms that NCCL_ALGO can ask for
+MEASURED_RANKS = 8  #: times of more GPUs in one domain are extrapolated
+REFERENCE_PATH_NS = 2_000  #: one-way latency of the network for which NCCL's own figures were made
 
 
 class Line(NamedTuple):
@@ -65,34 +66,36 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a rank's environment says, and which NCCL it is."""
+    """What a rank's environment asks for, and the version of its NCCL."""
 
-    algorithms: frozenset[str] = frozenset()  #: empty: any
+    algorithms: frozenset[str] = frozenset()  #: if empty, any
     protocols: frozenset[str] = frozenset()
     nvls: bool = True
     version: int = 22809  #: as ``ncclGetVersion`` gives it
 
 
 class Shape(NamedTuple):
-    """Who takes part: ``ranks`` in ``domains`` (servers, or racks of one NVLink domain), at most ``local`` in one."""
+    """Who takes part: ``ranks`` in ``domains``, with at most ``local`` of them in one. A domain is a server, or a rack
+    with one NVLink domain."""
 
     ranks: int
     domains: int = 1
     local: int = 0
-    nic_bytes_per_s: float = 0.0  #: of all NICs that the least equipped domain uses
-    path_ns: int = 0  #: one way between two domains
+    nic_bytes_per_s: float = 0.0  #: rate of all NICs together that the domain with the least uses
+    path_ns: int = 0  #: one-way latency between two domains
 
 
 class Choice(NamedTuple):
-    """What is done and how long each part takes by itself. ``inside_us`` is the time of the busiest NVLink port,
-    ``outside_bytes`` what leaves (and enters) a domain, already divided by what the protocol achieves of a wire."""
+    """What is done, and how long each part takes by itself. ``inside_us`` is the time of the busiest NVLink port.
+    ``outside_bytes`` leave (and enter) a domain; they are already divided by the share of a wire that the protocol
+    reaches."""
 
     algorithm: str
     protocol: str
     latency_us: float
     inside_us: float
     outside_bytes: float
-    us: float  #: of the whole on an idle fabric
+    us: float  #: time of the whole operation on an idle fabric
 
 
 @cache
@@ -103,12 +106,12 @@ def _table() -> dict[str, Any]:
 
 
 def init_ns() -> int:
-    """Making a communicator; only start-up sees it."""
+    """How long making a communicator takes. It only matters at start-up."""
     return int(_table()["init_ms"]) * 1_000_000
 
 
 def family(gpu: Gpu) -> str:
-    """The measured GPU whose figures hold for this one: of its own generation, else the newest older one."""
+    """The measured GPU whose figures hold for this one: that of its own generation, or else the newest older one."""
     major = int(gpu.cc.split(".")[0])
     if gpu.key in _table()["gpus"]:
         return gpu.key
@@ -118,13 +121,13 @@ def family(gpu: Gpu) -> str:
 
 
 def steps(op: str, ranks: int) -> int:
-    """Steps of a ring."""
+    """How many steps a ring takes for an operation."""
     return 2 * (ranks - 1) if op == "all_reduce" else ranks - 1
 
 
 def chunks(op: str, algorithm: str, ranks: int) -> float:
-    """What the busiest port of a rank sends, in parts of which ``ranks`` make the whole buffer."""
-    if algorithm == "tree":  # a chain: up and down through every rank between the ends
+    """How many chunks the busiest port of a rank sends. A buffer has as many chunks as there are ranks."""
+    if algorithm == "tree":  # it is a chain, up and down through every rank between the ends
         return ranks * (2 if ranks > 2 else 1)
     if algorithm == "nvls" or op in ("broadcast", "reduce", "send"):
         return ranks
@@ -132,15 +135,17 @@ def chunks(op: str, algorithm: str, ranks: int) -> float:
 
 
 def bulk_factor(op: str, size_bytes: float, ranks: int) -> float:
-    """How much faster NCCL sends from the bytes to one peer on from which its rate jumps (as measured on Hopper)."""
+    """How many times as fast NCCL sends, once the bytes to one peer are so many that its rate jumps (as measured on
+    Hopper); 1 for fewer bytes."""
     bulk = _table()["bulk"]
     to_one = size_bytes / ranks if op == "all_to_all" else size_bytes
     return float(bulk["faster"]) if to_one >= bulk["from_bytes"] else 1.0
 
 
 def options(words: Mapping[str, str], version: int = 22809) -> Options:
-    """From environment variables as NCCL reads them: lists with commas, ``^`` in front for all others, ``op:`` parts
-    ignored; unknown names are left out, and a list with no known name asks for nothing."""
+    """Options from environment variables, read as NCCL does. Lists have commas; ``^`` in front of one stands for all
+    others; parts like ``op:`` are ignored. Unknown names are left out, and a list without known names asks for
+    nothing."""
     return Options(
         algorithms=_chosen(words.get("NCCL_ALGO", ""), {name.replace("_", ""): name for name in ALGORITHMS}),
         protocols=_chosen(words.get("NCCL_PROTO", ""), {name.lower(): name for name in PROTOCOLS}),
@@ -156,8 +161,8 @@ def _chosen(text: str, known: Mapping[str, str]) -> frozenset[str]:
 
 
 def unpacked(attributes: Mapping[str, int]) -> Options:
-    """From a communicator's signature: masks of ``algorithms`` and ``protocols`` by their place in our lists (0: any),
-    ``nvls`` 0 or 1, ``version`` as NCCL has it."""
+    """Options from a communicator's signature. ``algorithms`` and ``protocols`` are masks by the place of each in our
+    lists, where 0 stands for any; ``nvls`` is 0 or 1; ``version`` is NCCL's own."""
 
     def named(mask: int, names: tuple[str, ...]) -> frozenset[str]:
         return frozenset(name for i, name in enumerate(names) if mask >> i & 1)
@@ -172,7 +177,7 @@ def unpacked(attributes: Mapping[str, int]) -> Options:
 
 @dataclass(frozen=True, slots=True)
 class Tuner:
-    """The choices of one kind of GPU, ``scale`` times as fast at its wires as the one measured."""
+    """The choices of one kind of GPU, whose wires are ``scale`` times as fast as those of the measured one."""
 
     key: str
     scale: float
@@ -181,6 +186,7 @@ class Tuner:
 
     @classmethod
     def of(cls, gpu: Gpu, intra_bytes_per_s: int | None = None) -> Tuner:
+        """The tuner of a GPU; ``intra_bytes_per_s`` replaces the rate of its links inside a server."""
         key = family(gpu)
         scale = (intra_bytes_per_s or gpu.intra_bytes_per_s) / float(_table()["gpus"][key]["wire_bytes_per_s"])
         nvlink = gpu.nvlink_bytes_per_s > 0
@@ -191,8 +197,8 @@ class Tuner:
     def choose(
         self, op: str, size_bytes: int, shape: Shape, wanted: Options | None = None, *, launched: bool = True
     ) -> Choice:
-        """The quickest of what is allowed; if the environment allows nothing that exists, NCCL's own choice.
-        ``launched`` False leaves out what a launch by torch takes: what nccl-tests would show."""
+        """NCCL's choice among what the environment allows; if that is nothing that exists, its choice among all.
+        ``launched`` False leaves out what a launch by torch adds, as nccl-tests would show it."""
         wanted = wanted or Options()
         everything = list(self._choices(op, size_bytes, shape, wanted))
         nvls = [c for c in everything if wanted.nvls or not c.algorithm.startswith("nvls")]
@@ -213,7 +219,7 @@ class Tuner:
         return self._launched(op, size_bytes, shape, best) if launched else best
 
     def _promised(self, op: str, size_bytes: int, shape: Shape, version: int, choice: Choice) -> float:
-        """What NCCL's tuner goes by; where that is not known, the time itself."""
+        """The time by which NCCL's tuner chooses; where that is not known, the time itself."""
         if shape.domains > 1 or choice.algorithm not in _table()["tuner"]["base_us"]:
             return choice.us
         return self.promised_us(op, choice.algorithm, choice.protocol, shape.ranks, size_bytes, version)
@@ -301,7 +307,7 @@ class Tuner:
         last = _last_fitted(self.key, entry)
         if size_bytes <= last:
             factor = math.exp(self._correction(entry, op, shape.ranks, size_bytes, wanted, choice))
-        else:  # on with what the last two fitted sizes differ by
+        else:  # beyond the last fitted size it goes on with the slope between the last two
             before, at = (self.choose(op, size, shape, wanted, launched=False).us for size in (last // 4, last))
             factor = (at + (at - before) * (size_bytes - last) / (last - last // 4)) / choice.us
             factor /= bulk_factor(op, size_bytes, shape.ranks) if choice.algorithm == "p2p" else 1.0
@@ -309,12 +315,12 @@ class Tuner:
         return choice._replace(latency_us=latency, inside_us=inside, us=latency + inside)
 
     def _correction(self, entry: str, op: str, ranks: int, size_bytes: int, wanted: Options, choice: Choice) -> float:
-        """The logarithm of measured / formula: interpolated in the logarithms of bytes and ranks, among sizes for which
-        NCCL chooses as it does here. 0 where none is known."""
+        """The logarithm of the measured time over the formula's. It is interpolated in the logarithms of bytes and
+        ranks, among sizes for which NCCL chooses as it does here. 0 where none is known."""
         table: dict[int, list[float]] = _table()["gpus"][self.key]["corrections"].get(entry, {})
         first, step = _table()["corrections_from"], _table()["corrections_step"]
         at = math.log2(max(1, size_bytes))
-        version = wanted.version if op == "all_to_all" else max(wanted.version, 22900)  # which was measured
+        version = wanted.version if op == "all_to_all" else max(wanted.version, 22900)  # those that were measured
         known: dict[int, float] = {}
         for n, row in table.items():
             sizes = [first + step * i for i in range(len(row))]
@@ -328,7 +334,7 @@ class Tuner:
 
     @staticmethod
     def launch_us(ranks: int) -> float:
-        """What a launch adds; measured for 2 and 4 ranks, extrapolated to 8."""
+        """What a launch adds. It was measured for 2 and 4 ranks and is extrapolated to 8."""
         first, per_doubling = _table()["launch"]["start_us"]
         return float(first + per_doubling * (min(3.0, math.log2(ranks)) - 1))
 
@@ -346,7 +352,7 @@ class Tuner:
 
 
 def outside_bytes(op: str, algorithm: str, size_bytes: float, ranks: int, domains: int, local: int) -> float:
-    """What leaves the busiest domain."""
+    """How many bytes leave the busiest domain."""
     if algorithm in ("tree", "nvls_tree"):
         return size_bytes * (1 if domains == 2 else 2)
     if algorithm == "hierarchical":
@@ -379,7 +385,7 @@ def _lines(key: str, op: str, since_2_29: bool) -> dict[tuple[str, str], Line]:
 
 @cache
 def _chooses(chooser: Tuner, op: str, ranks: int, size_bytes: int, version: int) -> tuple[str, str]:
-    """Algorithm and protocol as measured: inside a server, with nothing asked for."""
+    """Algorithm and protocol that NCCL chose where it was measured: inside a server, with nothing asked for."""
     choices = chooser._choices(op, size_bytes, Shape(ranks), Options(version=version))
     best = min(choices, key=functools.partial(chooser._promised, op, size_bytes, Shape(ranks), version))
     return best.algorithm, best.protocol
@@ -387,14 +393,14 @@ def _chooses(chooser: Tuner, op: str, ranks: int, size_bytes: int, version: int)
 
 @cache
 def _last_fitted(key: str, entry: str) -> int:
-    """The largest size, in bytes, that the corrections of an operation know."""
+    """The largest size in bytes for which there is a correction of an operation."""
     rows = _table()["gpus"][key]["corrections"].get(entry)
     count = len(next(iter(rows.values()))) if rows else 1
     return 1 << (_table()["corrections_from"] + _table()["corrections_step"] * (count - 1)) if rows else 1 << 62
 
 
 def _interpolate(x: float, xs: list[float], ys: list[float]) -> float:
-    """Piecewise linear, constant beyond the ends."""
+    """The value at ``x`` of the lines between the points; beyond the ends it is constant."""
     right = bisect.bisect_left(xs, x)
     if right == 0:
         return ys[0]

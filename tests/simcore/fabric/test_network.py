@@ -18,7 +18,8 @@ from eidolon_simcore.fabric.network import Network, Port
 TRUTH = Path(__file__).parents[3] / "bench" / "truth" / "h100_collectives_graph.jsonl"
 #: Microseconds a call on H100 SXM in CUDA graphs (NCCL 2.28.9, NVLS off), by total bytes.
 MEASURED = [json.loads(line) for line in TRUTH.read_text("utf-8").splitlines()]
-GRAPH_LAUNCH_NS = hostcost.call_ns("cudaGraphLaunch") / 20  #: a graph of 20 calls is launched between the two events
+#: A graph of 20 calls is launched between the two events.
+GRAPH_LAUNCH_NS = hostcost.table().call_ns("cudaGraphLaunch") / 20
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 NO_NVLS = tuner.Options(nvls=False)
 GIB = 1 << 30

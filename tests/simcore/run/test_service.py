@@ -105,7 +105,7 @@ def test_a_rank_that_synchronises_for_itself_is_answered_while_the_other_has_yet
     rank.kernel()
     seq = rank.sync()
     agent.flush(rank)
-    assert agent.reply(1, seq).clock_ns > hostcost.call_ns("cudaLaunchKernel")
+    assert agent.reply(1, seq).clock_ns > hostcost.table().call_ns("cudaLaunchKernel")
 
 
 def test_a_blocking_request_is_answered_within_milliseconds(core: Core) -> None:

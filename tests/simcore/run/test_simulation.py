@@ -73,7 +73,7 @@ def test_what_a_thread_did_before_a_call_comes_on_top_of_the_call(lone: Run) -> 
     rank.write(Kind.KERNEL, sig=sig, call="cudaLaunchKernel", host_ns=7_000)
     seq = rank.write(Kind.CLOCK, flags=FOREGROUND | BLOCKING, host_ns=1_300)
     lone.batch(rank)
-    assert lone.replies()[1, seq][0] == hostcost.call_ns("cudaLaunchKernel") + 7_000 + 1_300
+    assert lone.replies()[1, seq][0] == hostcost.table().call_ns("cudaLaunchKernel") + 7_000 + 1_300
 
 
 def test_a_host_of_several_ranks_takes_longer_for_each(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_first_compiled_kernel_of_a_step_pays_for_entering_the_graph(run: Ru
         rank.mark()
     run.batch(rank)
     clocks = [run.replies()[1, seq][0] for seq in seqs]
-    launches, entry = 2 * hostcost.call_ns("cuLaunchKernel"), hostcost.table().compiled_entry
+    launches, entry = 2 * hostcost.table().call_ns("cuLaunchKernel"), hostcost.table().compiled_entry
     assert clocks[0] > launches + entry
     step = clocks[1] - clocks[0]
     assert launches + entry < step < launches + 2 * entry
