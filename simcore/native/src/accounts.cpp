@@ -178,7 +178,7 @@ void Accounts::arrive(RankState &state, std::uint32_t rank, const Span &span) {
   for (const Member &member : collective.members) {
     segment_of(ranks_[member.rank], member.seq).wait += collective.last_start - member.start;
   }
-  // The step in which it counts is that of its least rank: no matter in which order spans came.
+  // It counts in the step of its least rank, whatever the order in which spans came.
   const auto least = std::min_element(collective.members.begin(), collective.members.end(),
                                       [](const Member &a, const Member &b) { return a.rank < b.rank; });
   done_.emplace_back(*least, number);
@@ -258,7 +258,7 @@ void Accounts::divide(std::span<Row> rows, const Work &work) {
     busy += row.compute;
   }
   for (Row &row : rows) {
-    const double nothing = &row == rows.data() ? 1 : 0; // where nothing computes all is the first one's
+    const double nothing = &row == rows.data() ? 1 : 0; // without any computing, all work is the first device's
     const double share = busy > 0 ? static_cast<double>(row.compute) / static_cast<double>(busy) : nothing;
     for (std::size_t field = 0; field < work.size(); ++field) {
       row.work[field] = rows.size() == 1 ? work[field] : work[field] * share;
@@ -278,60 +278,68 @@ Accounts::Cut Accounts::cut(std::span<const std::int64_t> ranks, std::span<const
     const auto seq = static_cast<std::uint64_t>(seqs[i]);
     upto[rank] = seq;
     RankState &from = state(rank);
-    std::vector<Log> logs(from.devices.size());
-    Time wait = 0;
-    Work work{};
-    while (from.segments.front().mark <= seq) {
-      Segment &segment = from.segments.front();
-      wait += segment.wait;
-      for (std::size_t field = 0; field < work.size(); ++field) {
-        work[field] += segment.work[field];
-      }
-      for (std::size_t d = 0; d < segment.logs.size(); ++d) {
-        for (std::size_t a = 0; a < kActivities; ++a) {
-          logs[d][a].insert(logs[d][a].end(), segment.logs[d][a].begin(), segment.logs[d][a].end());
-        }
-      }
-      from.segments.pop_front();
-      if (from.segments.empty()) {
-        from.segments.emplace_back();
-        break;
-      }
-    }
+    Segment step = take_segments(from, seq);
     for (std::size_t d = 0; d < from.devices.size(); ++d) {
       Device &device = from.devices[d];
-      settle(device, logs[d], ends[i]);
+      settle(device, step.logs[d], ends[i]);
       Row row = std::exchange(device.settled, {});
       row.rank = ranks[i];
       row.device = device.number;
-      row.wait = d == 0 ? wait : 0;
+      row.wait = d == 0 ? step.wait : 0;
       result.rows.push_back(row);
     }
-    divide(std::span(result.rows).last(from.devices.size()), work);
+    divide(std::span(result.rows).last(from.devices.size()), step.work);
   }
   std::erase_if(done_, [&upto, &result, this](const auto &entry) {
     const auto at = upto.find(entry.first.rank);
     if (at == upto.end() || entry.first.seq > at->second) {
       return false;
     }
-    const Collective &collective = collectives_[entry.second];
-    if (result.kinds.size() <= collective.kind) {
-      result.kinds.resize(collective.kind + 1);
-    }
-    if (result.patterns.size() <= collective.pattern) {
-      result.patterns.resize(collective.pattern + 1);
-    }
-    Done &kind = result.kinds[collective.kind];
-    kind.kind = collective.kind;
-    ++kind.count;
-    kind.bytes += collective.bytes;
-    kind.bus_bytes += collective.bus_bytes;
-    kind.time += collective.end - collective.last_start;
-    ++result.patterns[collective.pattern];
+    count(collectives_[entry.second], result);
     free_.push_back(entry.second);
     return true;
   });
   return result;
+}
+
+// The segments up to a mark as one, with a log for each device.
+Accounts::Segment Accounts::take_segments(RankState &from, std::uint64_t seq) {
+  Segment all;
+  all.logs.resize(from.devices.size());
+  while (from.segments.front().mark <= seq) {
+    const Segment &segment = from.segments.front();
+    all.wait += segment.wait;
+    for (std::size_t field = 0; field < all.work.size(); ++field) {
+      all.work[field] += segment.work[field];
+    }
+    for (std::size_t d = 0; d < segment.logs.size(); ++d) {
+      for (std::size_t a = 0; a < kActivities; ++a) {
+        all.logs[d][a].insert(all.logs[d][a].end(), segment.logs[d][a].begin(), segment.logs[d][a].end());
+      }
+    }
+    from.segments.pop_front();
+    if (from.segments.empty()) {
+      from.segments.emplace_back();
+      break;
+    }
+  }
+  return all;
+}
+
+void Accounts::count(const Collective &collective, Cut &cut) {
+  if (cut.kinds.size() <= collective.kind) {
+    cut.kinds.resize(collective.kind + 1);
+  }
+  if (cut.patterns.size() <= collective.pattern) {
+    cut.patterns.resize(collective.pattern + 1);
+  }
+  Done &kind = cut.kinds[collective.kind];
+  kind.kind = collective.kind;
+  ++kind.count;
+  kind.bytes += collective.bytes;
+  kind.bus_bytes += collective.bus_bytes;
+  kind.time += collective.end - collective.last_start;
+  ++cut.patterns[collective.pattern];
 }
 
 std::vector<Accounts::Wait> Accounts::waits() const {

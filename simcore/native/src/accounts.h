@@ -1,13 +1,13 @@
 // Where the time of a step goes, for every rank and device, from final spans.
 //
 // Spans of a rank come in pieces, ordered by their sequence numbers within a piece; marks divide them into segments.
-// Per device and kind of activity (computing, communicating, copying) intervals are kept until their step is cut, with
-// what touches joined; a cut unites each kind and sweeps over the three in time. So a step costs memory by its gaps,
-// not by its kernels; beyond kMaxIntervals of a device its oldest half is settled early.
+// Intervals are kept for each device and kind of activity (computing, communicating, copying) until their step is cut.
+// Intervals that touch are joined. A cut unites each kind and sweeps over the three kinds in time. So a step costs
+// memory by its gaps, not by its kernels. Where a device has more than kMaxIntervals, its oldest half is settled early.
 //
-// A gap before an interval is the host's as far as the interval's work was not issued yet, else it is idle: the work
-// waited for something. A collective's span begins where its member came to it: the time until the last member comes is
-// its *wait*; from there to the end is the collective's own time.
+// A gap before an interval counts to the host as far as the interval's work was not issued yet. The rest of it is idle:
+// the work waited for something. A collective's span begins where its member came to it. The time until the last member
+// comes is its *wait*; from there to the end is the collective's own time.
 #pragma once
 
 #include <array>
@@ -62,19 +62,19 @@ public:
     std::vector<std::int64_t> patterns; // by pattern: collectives of it
   };
 
-  // Resumptions have no label of their own: they count as waits of this one.
+  // Resumptions have no label of their own; they count as waits of this label.
   explicit Accounts(std::uint32_t resume_label) : resume_label_(resume_label) {}
 
   void add_lane(std::uint32_t rank, std::uint32_t lane, std::uint32_t device);
-  // What work of this label is; computing where nothing was said.
+  // Says what work of this label is. Work of other labels counts as computing.
   void set_label(std::uint32_t label, Activity activity);
-  // Matched calls: `ranks` and `seqs` are its members'. Before their spans.
+  // Adds a collective, whose members are the calls `seqs` of `ranks`. It comes before their spans.
   void add_collective(std::uint32_t kind, std::uint32_t pattern, std::int64_t bytes, std::int64_t bus_bytes,
                       std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs);
-  // A step mark as written, with the rank's work since the one before it.
+  // Adds a step mark, as it was written, with the rank's work since the mark before it.
   void mark(std::uint32_t rank, std::uint64_t seq, const Work &work);
   void take(std::uint32_t rank, std::span<const Span> spans);
-  // What lies before the marks `seqs` of `ranks`, which ended at `ends`; for each from where its last cut was.
+  // Accounts for what lies before the marks `seqs` of `ranks`, which ended at `ends`: for each rank since its last cut.
   Cut cut(std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs, std::span<const std::int64_t> ends);
   // Host waits since the beginning.
   [[nodiscard]] std::vector<Wait> waits() const;
@@ -133,9 +133,11 @@ private:
   static bool joins(Interval &interval, const Span &span); // what touches becomes one
   static Interval *append(RankState &state, Segment &segment, std::uint32_t device, std::size_t activity,
                           const Span &span);
+  static Segment take_segments(RankState &from, std::uint64_t seq);
+  static void count(const Collective &collective, Cut &cut); // one that has ended
   static void divide(std::span<Row> rows, const Work &work); // among the devices of a rank
   static void unite(std::vector<Interval> &intervals);
-  // Moves the device's settled time on to `until`, over the intervals in `log`.
+  // Settles the device's time up to `until`, by the intervals in `log`.
   static void settle(Device &device, Log &log, Time until);
 
   std::uint32_t resume_label_;

@@ -1,4 +1,4 @@
-// Engine: what ranks are told: answers to operations that ask for one, and clocks.
+// Engine: what ranks are told. These are answers to operations that ask for one, and clocks.
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -24,7 +24,7 @@ bool Engine::answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answe
   case Op::kQueryKey:
     answer.value = end <= ask.issue ? 1 : 0;
     return end != kNever || seen > ask.issue || ask.background;
-  case Op::kKeyTime: // unknown even though all up to the asker's time is: it has not ended
+  case Op::kKeyTime: // no end although everything up to the asker's time is known: the key has not ended
     answer.value = end == kNever ? -1 : end;
     return end != kNever || (seen > ask.issue && !ask.background);
   case Op::kCallback:
@@ -93,7 +93,7 @@ void Engine::answer(std::vector<Answer> &result) {
       Rank::Ask &ask = rank.asks[i];
       Answer answer;
       if (answerable(rank, ask, seen, answer)) {
-        if (without_idle_ && rank.end_of(ask) == kNever) { // a no, which nothing that still comes may make a yes
+        if (without_idle_ && rank.end_of(ask) == kNever) { // the answer is no, and must stay no
           horizon_ = std::max(horizon_, ask.issue);
         }
         answer.rank = rank.number();

@@ -8,7 +8,7 @@
 //   unused: less than one 2^-16 byte/s per flow on it, 1e-13 of a level in practice.
 // * A volume is rate times time, an integer number of 2^-16 * 1e-9 bytes in 128 bits. Bytes convert without rounding,
 // so
-//   a flow that is re-rated a thousand times has moved exactly the sum of its pieces; and the time at which it ends,
+//   a flow that is re-rated a thousand times has moved exactly the sum of its pieces. The time at which it ends,
 //   ceil(volume left / level), is the same whether the level was constant or re-stated in between.
 // * A rate of device work is an integer number of 2^-20 of the reference rate; work left is kept in 2^-20 ns.
 //
@@ -37,7 +37,7 @@ constexpr Level level_of(std::uint64_t bytes_per_s) { return static_cast<Level>(
 
 constexpr Volume volume_of(std::uint64_t bytes) { return (Volume{bytes} * 1'000'000'000U) << kLevelBits; }
 
-// Nanoseconds until `left` is through at `rate`, rounded up; kNever where that is over the end of time.
+// Nanoseconds until `left` has moved at `rate`, rounded up; kNever where that is beyond the end of time.
 inline Time time_to_serve(Volume left, Level rate) {
   const auto divisor = static_cast<std::uint64_t>(rate);
   const Volume quotient = (left + (divisor - 1)) / divisor;

@@ -49,7 +49,7 @@ public:
     --end_;
     release(slots_[end_ & mask_]);
   }
-  // Gives memory back once three quarters lie idle, so that a burst is not paid for until the end.
+  // Gives memory back once three quarters of it are unused, so that a burst does not hold it until the end.
   void pop_front() {
     release(slots_[first_ & mask_]);
     ++first_;

@@ -1,4 +1,4 @@
-// Engine: the agenda, the order of time, and rollback. What is asked of it from outside is in answers.cpp.
+// Engine: the agenda, the order of time, and rollback. Calls from outside are in input.cpp, answers.cpp, results.cpp.
 #include "engine.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void Engine::mark_dirty(std::uint32_t index) {
   }
 }
 
-// Evaluates ranks about which something is new, as far as they go without the others.
+// Evaluates the ranks that have news, as far as they go without the others.
 void Engine::settle() {
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     is_dirty_[dirty_[i]] = 0;
@@ -45,7 +45,7 @@ void Engine::settle_rank(std::uint32_t index) {
   }
   rank.step(rank.now, tables_);
   drain(index);
-  // It may have stood still while others went on; nothing reached it in between (and what it does to its ports: drain).
+  // The rank may have stood still while others went on; nothing reached it in between. `drain` sees to its ports.
   while (rank.late_time() == kNever && rank.next_time() < now_) {
     rank.step(rank.next_time(), tables_);
     drain(index);
@@ -56,7 +56,7 @@ void Engine::settle_rank(std::uint32_t index) {
   refresh(index);
 }
 
-// What a rank did to collectives.
+// Passes on what a rank did to collectives and to its ports.
 void Engine::drain(std::uint32_t index) {
   Rank &rank = ranks_[index];
   for (const Rank::Event &event : rank.events) {
@@ -136,7 +136,7 @@ void Engine::push_due(Time time, std::uint64_t slot, std::uint32_t what) {
   std::push_heap(agenda_.begin(), agenda_.end(), kLaterDue);
 }
 
-// All participants have reached it: enters what has not happened yet.
+// Enters what has not happened yet of a collective that all participants have reached.
 void Engine::schedule(std::uint64_t slot) {
   Collective &collective = collectives_[slot];
   ++collective.version;
@@ -175,7 +175,7 @@ Time Engine::agenda_time() {
   return kNever;
 }
 
-// Shares are solved only once nothing is left to happen at the present.
+// Takes one instant to its fixed point. Shares are solved only once nothing is left to happen at the present.
 Time Engine::next_time() {
   const Time time = std::min(agenda_time(), coupled_.top_time());
   return time <= now_ ? time : std::min(time, network_.next());
@@ -308,7 +308,7 @@ void Engine::cut(Time time) {
   }
   now_ = std::min(now_, time);
   for (std::uint32_t i = 0; i < ranks_.size(); ++i) {
-    // A coupled rank has to stand where the others do, for what reaches it comes in order of time.
+    // A coupled rank has to stand where the others do, because what reaches it comes in order of time.
     if (affected[i] != 0 || (ranks_[i].coupled && ranks_[i].now > time)) {
       cut_rank(i, time);
     }
@@ -342,7 +342,7 @@ void Engine::rollback() {
   while (late_ != kNever || !late_ranks_.empty()) {
     Time time = late_;
     for (const std::uint32_t index : late_ranks_) {
-      // If others had to do with what it did since, they go back too.
+      // Other ranks go back too if something of theirs was involved in what it did since.
       if (involved_since(index, ranks_[index].late_time())) {
         time = std::min(time, ranks_[index].late_time());
       }
@@ -394,7 +394,7 @@ Time Engine::safe_time() const {
   if (bound != kNever) {
     return bound;
   }
-  // Nobody acts by itself: goes on if somebody waits for what is under way, or for the end of the run.
+  // Nobody acts by itself. Time goes on if somebody waits for what is under way, or for the end of the run.
   return busy_ranks_ > 0 || all_ended() ? kNever : horizon_;
 }
 
@@ -413,7 +413,7 @@ void Engine::advance() {
     const Time wanted = settings_.optimistic ? wanted_time() : 0;
     bool moved = false;
     for (;;) {
-      if (without_idle_) { // no further than it has to go
+      if (without_idle_) { // time goes no further than an answer needs
         run_ahead();
         if (somebody_goes_on()) {
           break;
@@ -437,7 +437,7 @@ void Engine::advance() {
   update_horizon();
 }
 
-// Conservative: a coupled rank that no collective can reach need not wait for the others.
+// In a conservative engine, a coupled rank that no collective can reach need not wait for the others.
 bool Engine::run_ahead() {
   bool moved = false;
   for (std::uint32_t index = 0; index < ranks_.size(); ++index) {
@@ -452,7 +452,7 @@ bool Engine::run_ahead() {
   return moved;
 }
 
-// The latest that is known of any rank.
+// The latest time that is known of any rank.
 Time Engine::last_time() const {
   Time last = now_;
   for (const Rank &rank : ranks_) {
@@ -471,7 +471,7 @@ void Engine::update_horizon() {
     horizon_ = std::max(horizon_, now_);
   } else if (bound == kNever) {
     if (all_ended() && next == kNever) {
-      horizon_ = std::max(horizon_, last_time()); // not the end of time: a rank may join yet
+      horizon_ = std::max(horizon_, last_time()); // not the end of time, because a rank may still join
     } else if (!settings_.optimistic && !settings_.keep_all) {
       horizon_ = std::max(horizon_, now_);
     }
@@ -480,7 +480,7 @@ void Engine::update_horizon() {
   }
 }
 
-// Drops what is final.
+// Drops all history that is final.
 void Engine::sweep() {
   for (Rank &rank : ranks_) {
     rank.forget(horizon_);

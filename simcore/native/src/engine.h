@@ -1,22 +1,23 @@
 // The engine: ranks and the network in one virtual time.
 //
-// Ranks are evaluated ahead of the simulation's present where nothing can disturb them (rank.h); what ties them
-// together is simulated in order of time: the agenda holds what begins (collectives, their flows), the network what
-// ends, coupled ranks their next event. At one instant everything that happens is taken to its fixed point before time
-// goes on and before shares are solved; so the order among simultaneous events is no matter, and the outcome is a
-// function of the ranks' operations alone.
+// Ranks are evaluated ahead of the simulation's present where nothing can disturb them (rank.h). What ties them
+// together is simulated in order of time: the agenda holds what begins (collectives and their flows), the network holds
+// what ends, and coupled ranks hold their next event. Everything that happens at one instant is taken to its fixed
+// point before time goes on and before shares are solved. So the order among simultaneous events does not matter, and
+// the outcome is a function of the ranks' operations alone.
 //
-// How far it goes is the answer mode. *Conservative*: up to the least time at which a running rank may still act, so
-// nothing is ever undone. *Optimistic*: as far as it takes to answer; what arrives in the simulated past is collected,
-// and when a time is next asked for, one `cut` takes the whole engine back to the earliest of it. A cut to t leaves the
-// state at the end of t: the network from its journal, ranks that took part in something undone from their own history;
-// others keep theirs. Then time goes on as ever, which re-times all that depends on it, through streams, events,
-// collectives, device rates, host lanes and other ranks.
+// The answer mode says how far the engine goes. A *conservative* engine goes up to the least time at which a running
+// rank may still act, so it never undoes anything. An *optimistic* engine goes as far as an answer needs. It collects
+// what arrives in the simulated past, and when a time is next asked for, one `cut` takes the whole engine back to the
+// earliest arrival. A cut to t leaves the state at the end of t: the network goes back by its journal, and ranks that
+// took part in something undone go back by their own history; other ranks keep their state. Then time goes on as
+// before, which re-times all that depends on the arrivals, through streams, events, collectives, device rates, host
+// lanes and other ranks.
 //
 // The horizon is the least time at which any rank may still act, or at which something is still to happen. What ended
-// up to it is final. Conservative, an idle rank may act too, for another one may be what it sleeps for in real time. It
-// is left behind only if all others wait for answers and one of those lies beyond it: so it matters little when it
-// slept.
+// up to it is final. In a conservative engine an idle rank may act too, because it may sleep in real time until another
+// rank does something. It is left behind only if all others wait for answers and one of these lies beyond it. So it
+// matters little when it slept.
 #pragma once
 
 #include <algorithm>
@@ -65,10 +66,10 @@ public:
   std::uint32_t add_link(std::uint64_t bytes_per_s, Time latency);
   std::uint16_t add_rates(RateTable table);
   void set_rates(std::uint32_t rank, std::uint16_t table);
-  // The links at which a rank's device is: what the device's work leaves of them is all that flows get.
+  // Names the links at which a rank's device is. Flows get of them only what the device's work leaves.
   void set_ports(std::uint32_t rank, std::uint32_t device, const std::vector<std::uint32_t> &links);
   std::uint32_t add_pattern(const std::vector<FlowSpec> &flows);
-  // A collective whose participants `define` will name, at the latest before the last of them sends its operation.
+  // Makes a collective. `define` names its participants, at the latest before the last of them sends its operation.
   std::uint64_t reserve();
   void define(std::uint64_t handle, std::vector<std::uint32_t> participants, Time latency, std::uint32_t pattern);
   void ingest(std::uint32_t rank, std::span<const Operation> operations);
@@ -76,16 +77,16 @@ public:
   std::vector<Answer> answers();
   Time clock(std::uint32_t rank);
   Time horizon();
-  // Of a collective as far as it is known now, kNever if it has none yet; 0 if that is so long ago that it is
-  // forgotten.
+  // When a collective ends, as far as that is known now: kNever if it has no end yet, 0 if the end is so long ago that
+  // it is forgotten.
   Time end_of(std::uint64_t handle);
   std::vector<Span> spans(std::uint32_t rank);
-  // Final spans of all ranks since the last call (of either kind), in order of time.
+  // Final spans of all ranks since the last call of this function or of `spans`, in order of time.
   std::vector<std::pair<std::uint32_t, Span>> timeline();
   std::vector<Mark> marks();
   std::vector<Jump> jumps();
   std::vector<Blocked> blocked();
-  // Every rank that has not ended waits for a collective that nobody can complete.
+  // Whether every rank that has not ended waits for a collective that nobody can complete.
   bool deadlocked();
   std::unordered_map<std::string, std::uint64_t> counters();
 
@@ -121,7 +122,7 @@ private:
          live, defined);
     }
   };
-  // Flows that start together, `offset` after the collective's latency.
+  // Flows that start together, `offset` after the collective's latency has passed.
   struct Batch {
     Time offset = 0;
     std::vector<std::uint32_t> routes;
@@ -167,7 +168,7 @@ private:
     std::uint32_t number = 0;
     auto operator<=>(const Device &) const = default;
   };
-  // A link at which a device is, or several ranks' view of one.
+  // A link at which a device is. A device that several ranks see has an owner for each.
   struct Port {
     std::uint32_t link = 0;
     Level capacity = 0;
@@ -213,18 +214,18 @@ private:
   [[nodiscard]] Time wanted_time() const;
   [[nodiscard]] Time resume_time() const { return settings_.optimistic ? horizon_ : std::max(horizon_, now_); }
   bool run_ahead();
-  // Up to where nothing can arrive any more.
+  // The time up to which nothing can arrive any more.
   [[nodiscard]] Time safe_time() const;
-  // The least time at which a rank may act by itself, kNever if none does before something else happens.
+  // The least time at which a rank may act by itself; kNever if no rank acts before something else happens.
   [[nodiscard]] Time least_bound() const;
   [[nodiscard]] Time last_time() const;
   [[nodiscard]] bool all_ended() const { return ended_ranks_ == ranks_.size() && !ranks_.empty(); }
   void answer(std::vector<Answer> &result);
-  // The first time at which something may still happen that was not seen.
+  // The first time at which something may still happen that the engine has not seen.
   [[nodiscard]] Time first_unseen();
-  // A foreground thread that waits can be answered.
+  // Whether a foreground thread that waits can be answered.
   [[nodiscard]] bool somebody_goes_on();
-  // Nobody acts any more unless time goes on without the ranks that are idle, and then somebody does.
+  // Whether nobody acts any more unless time goes on without the idle ranks, and somebody does if it goes on.
   [[nodiscard]] bool waits_for_idle() const;
   [[nodiscard]] bool answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answer &answer) const;
   void update_horizon();
@@ -256,7 +257,7 @@ private:
   Time late_ = kNever; // earliest begin in the simulated past
   std::vector<std::uint32_t> late_ranks_;
   std::vector<Device> late_presses_; // whose ports changed in the simulated past
-  // How far an answer makes the optimistic mode go, by rank: kNever for an unresolved wait.
+  // How far an answer makes the optimistic mode go, by rank; kNever for a wait whose end is not known.
   std::vector<Time> wanted_;
   std::size_t wanted_unbounded_ = 0;
   std::vector<std::uint8_t> is_busy_; // by rank: has operations that are not issued or completed

@@ -1,8 +1,8 @@
-// When keys ended whose nodes are gone.
+// The times at which keys ended whose nodes are gone.
 //
-// Recordings are never reused by the shim, so over a run there is no end to them; yet a handle to an old one may still
-// be asked for its time. The latest are kept in memory, older ones in blocks sorted by key in an unlinked temporary
-// file, of which memory holds 32 bytes a block.
+// The shim never reuses a recording, so a run makes ever more of them, and a handle to an old one may still be asked
+// for its time. The latest keys are kept in memory. Older keys are in blocks sorted by key, in an unlinked temporary
+// file; memory holds 32 bytes for each block.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ public:
     }
   }
 
-  // kNever for a key that was never here, or was released.
+  // The time of a key; kNever for one that was never here, or was released.
   [[nodiscard]] Time find(std::uint64_t key) const {
     if (const auto at = recent_.find(key); at != recent_.end()) {
       return at->second;

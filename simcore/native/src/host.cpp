@@ -31,7 +31,7 @@ Time Rank::late_time() const {
   return next_ < ops_.end() && !waiting_ && is_late(ops_[next_].op, issue_at_) ? issue_at_ : kNever;
 }
 
-// When the operation is issued, kNever (and `stalled_`) while the launch queue is full.
+// When the operation is issued; kNever, with `stalled_` set, while the launch queue is full.
 Time Rank::issue_time(const Operation &op) {
   Time time = clock_;
   if (op.op == Op::kResume) {
@@ -184,7 +184,7 @@ Time Rank::end_of(const Ask &ask) const {
   return end;
 }
 
-// Reads of background threads do not wait for a host that stands still: they are answered with what is known, once.
+// Reads of background threads do not wait for a host that stands still. They are answered once, with what is known.
 void Rank::overtake(std::vector<Answer> &answers) {
   if (!host_blocked() || !owes_unissued()) {
     return;
@@ -341,7 +341,8 @@ void Rank::append_wait(Pending &pending) {
   const Operation &op = pending.op;
   const std::uint32_t index = lane_index(op.lane);
   const auto at = keys_.find(op.value);
-  // A key that was never recorded, or ended before anything that may still happen, or is of this very lane.
+  // There is nothing to wait for: the key was never recorded, has ended before all that may still happen, or is of
+  // this very lane.
   if (at != keys_.end() && at->second.lane != index) {
     Lane &lane = lanes_[index];
     Node node;
@@ -452,7 +453,7 @@ void Rank::cut_host(Time time) {
     --next_;
     if (waited) {
       waits_.pop_back();
-      if (last.issue <= time) { // a synchronisation that has been reached, but not left
+      if (last.issue <= time) { // the host has reached the synchronisation, but not left it
         waiting_ = true;
         clock_ = last.before;
         wait_refs_ = targets(last.op);
@@ -468,7 +469,7 @@ void Rank::cut_host(Time time) {
   if (waiting_ && !asks.empty() && asks.back().op == next_) {
     asks.back().done = kNever;
   }
-  // The next operation's time, for `next_time`: what it can be before anything new happens.
+  // The time of the next operation for `next_time`: the one it has if nothing new happens before.
   if (coupled && !waiting_ && next_ < ops_.end()) {
     issue_at_ = issue_time(ops_[next_].op);
   }

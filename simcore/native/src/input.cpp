@@ -220,7 +220,7 @@ void Engine::define(std::uint64_t handle, std::vector<std::uint32_t> participant
   for (const std::uint32_t rank : std::exchange(collective.early, {})) {
     announce_to(collective, rank);
   }
-  // Nothing is free: without anything that takes time it still takes a nanosecond.
+  // Nothing is free: a collective in which nothing takes time still takes a nanosecond.
   const Batch &last = patterns_[pattern].batches.back();
   collective.latency = latency == 0 && last.offset == 0 && last.routes.empty() ? 1 : latency;
   collective.pattern = pattern;
@@ -291,7 +291,7 @@ void Engine::announce_to(Collective &collective, std::uint32_t number) {
                               ", or joined it twice");
 }
 
-// The rank's host lane goes on at the time given, else where the others stand.
+// The rank's host lane goes on at the time that the operation gives, or else where the other ranks stand.
 void Engine::resume(std::uint32_t index, Operation operation) {
   if (operation.value == 0) {
     mark_dirty(index);
@@ -324,7 +324,7 @@ void Engine::ingest(std::uint32_t number, std::span<const Operation> operations)
       resume(index, operation);
       continue;
     }
-    if (rank.idle && acts(operation)) { // without saying so: it does so no earlier than one that does
+    if (rank.idle && acts(operation)) { // it goes on without a word, no earlier than a rank that announces it
       resume(index, {.seq = operation.seq, .op = Op::kResume});
     }
     ranks_[index].idle |= operation.op == Op::kIdle;

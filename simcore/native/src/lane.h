@@ -74,7 +74,7 @@ public:
 
   [[nodiscard]] bool blocked() const { return known < segments.end(); }
 
-  // End of what is evaluated.
+  // The end of what is evaluated.
   [[nodiscard]] Time base() const { return known == segments.first() ? floor : segments[known - 1].end; }
 
   void append_work(Node node) {
@@ -116,7 +116,7 @@ public:
     }
   }
 
-  // The plain segment at `known` follows from the one before.
+  // Evaluates the plain segment at `known`, whose times follow from the segment before.
   void evaluate_plain() {
     const Time from = base();
     Segment &segment = segments[known];
@@ -128,7 +128,7 @@ public:
     ++known;
   }
 
-  // The coupled plain segment at `known` ended.
+  // Notes that the coupled plain segment at `known` has ended.
   void finish_plain(Time end) {
     Segment &segment = segments[known];
     Node &node = nodes[segment.first];
@@ -138,7 +138,7 @@ public:
     ++known;
   }
 
-  // When the node ended, kNever if not known; what was dropped ended long ago.
+  // When the node ended; kNever if that is not known. Dropped nodes ended long ago.
   [[nodiscard]] Time end_of(std::uint64_t number_of_node) const {
     if (number_of_node < nodes.first()) {
       return 0;
@@ -153,8 +153,8 @@ public:
     return segment.kind == Segment::Kind::kPlain ? node.prefix + std::max(segment.base, node.latest) : segment.end;
   }
 
-  // Takes back what happened after `time`; returns how many nodes have no time any more. `on_left(group)` is called for
-  // each join that the lane has not arrived at any more.
+  // Undoes what happened after `time` and returns how many nodes have no time any more. Calls `on_left(group)` for each
+  // join at which the lane has no longer arrived.
   template <typename OnLeft> std::uint64_t cut(Time time, OnLeft on_left) {
     std::uint64_t retimed = 0;
     if (blocked()) {
@@ -168,7 +168,7 @@ public:
     return retimed;
   }
 
-  // Drops what ended up to `time`. `emit(node, start, end)` for each dropped node.
+  // Drops what ended up to `time`, and calls `emit(node, start, end)` for each node that it drops.
   template <typename Emit> void forget(Time time, Emit emit) {
     while (segments.first() < known) {
       Segment &segment = segments.front();
@@ -200,7 +200,7 @@ public:
 private:
   static constexpr std::uint64_t kLongest = 4096;
 
-  // When it can no longer be undone. A wait that has no effect ends before it is issued.
+  // The time after which it can no longer be undone. A wait that has no effect ends before it is issued.
   [[nodiscard]] Time over(const Segment &segment) const {
     return segment.kind == Segment::Kind::kWait ? std::max(segment.end, nodes[segment.first].issue) : segment.end;
   }

@@ -1,5 +1,5 @@
-// What a rank's device work does from one cut to the next: each signature's work of a launch and of a byte, times how
-// often it was launched and how many bytes its records named. Counting is all that a record costs.
+// How much work a rank's device does from one cut to the next. It is each signature's work for a launch and for a byte,
+// times the number of launches and of bytes that its records named. A record costs no more than counting it.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ public:
     entries_[signature].of_byte = of_byte;
   }
 
-  // A launch of a signature, with its record's value. One whose signature was not defined here does nothing.
+  // Counts a launch of a signature, with its record's value. A signature that was not defined here does no work.
   void take(std::uint32_t signature, std::uint64_t value) {
     if (signature >= entries_.size()) {
       return;

@@ -1,12 +1,12 @@
-// Flows over links, in time: who is under way, at which rate, and who ends next.
+// Flows over links, in time: which are under way, at which rate, and which ends next.
 //
 // Progress is kept per route: `served` is what one unit of weight has got since the run began, linear in time between
 // two changes of the route's rate, and a flow ends when it reaches the flow's goal. A change re-rates only the routes
 // whose level really changed (shares.h).
 //
-// Every change goes into a journal, newest last. `cut(t)` takes back all of them that happened after t, which leaves
-// the state as it was at the end of t, exactly: the journal holds the values before the change, so nothing is computed
-// backwards. `forget(t)` drops the journal up to t.
+// Every change goes into a journal, the newest last. `cut(t)` takes back all changes after t, which leaves exactly the
+// state at the end of t: the journal holds the values before each change, so nothing is computed backwards. `forget(t)`
+// drops the journal up to t.
 #pragma once
 
 #include <cstdint>
@@ -37,25 +37,25 @@ public:
     std::uint64_t undone = 0;
   };
 
-  // `journal` false: `cut` is never called.
+  // Without a journal, `cut` must never be called.
   explicit Network(bool journal) : keep_journal_(journal) {}
 
   std::uint32_t add_link(std::uint64_t bytes_per_s) { return shares_.add_link(level_of(bytes_per_s)); }
-  // What the link was added with, in levels; how much it has from now on, at most that.
+  // The capacity with which the link was added, in levels; and setting what it has from now on, at most that.
   [[nodiscard]] Level capacity(std::uint32_t link) const { return shares_.capacity(link); }
   void set_capacity(std::uint32_t link, Level capacity);
-  // The number of this route; the same for the same links.
+  // Returns the number of this route, which is the same for the same links.
   std::uint32_t add_route(std::span<const std::uint32_t> links);
 
   [[nodiscard]] Time now() const { return now_; }
-  // When the next flow ends; settles what happened at `now`.
+  // When the next flow ends. Settles what happened at `now` first.
   Time next();
-  // Goes on to `time`, at most `next()`.
+  // Moves time on to `time`, which is at most `next()`.
   void move(Time time);
-  // `count` equal flows of `bytes` > 0 each over a route of at least one link, from now on, as one flow; each gets
+  // Starts `count` equal flows now, as one flow, over a route of at least one link. Each has `bytes` > 0 and gets
   // `weight` times the fair level.
   void start(std::uint32_t route, std::uint32_t weight, std::uint32_t count, std::uint64_t bytes, std::uint64_t tag);
-  // Ends what ends now.
+  // Ends the flows that end now.
   void complete(std::vector<Ended> &ended);
   void cut(Time time, Undone &undone);
   void forget(Time time);
@@ -65,7 +65,7 @@ public:
   [[nodiscard]] std::size_t links() const { return shares_.links(); }
   [[nodiscard]] std::size_t routes() const { return shares_.routes(); }
   [[nodiscard]] std::size_t live_bytes() const;
-  // The full solution and all invariants hold (slow; tests and debug builds).
+  // Whether the shares equal the full solution and all invariants hold. Slow: for tests and debug builds.
   [[nodiscard]] bool consistent();
 
   template <typename Archive> void archive(Archive &ar) {

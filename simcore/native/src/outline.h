@@ -1,8 +1,9 @@
-// What a rank's own list of operations says about its device's time: a timeline in outline, without the other ranks.
+// A timeline in outline: what a rank's own list of operations says about its device's time, without the other ranks.
 //
-// Lanes, keys and the host as the engine has them, but that a collective starts when this rank comes to it and takes
-// what it takes alone. From it follow the gaps in which nothing is computed: the host has not issued anything, or all
-// lanes wait for a collective. They are a pure function of the list, and known when it is, which no simulated time is.
+// Lanes, keys and the host are as the engine has them, except that a collective starts when this rank comes to it and
+// takes the time that it takes alone. This gives the gaps in which nothing is computed, because the host has not issued
+// anything or because all lanes wait for a collective. The gaps are a pure function of the list and are known as soon
+// as the list is, unlike any simulated time.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +17,10 @@ namespace eidolon {
 
 class Outline {
 public:
-  // A longer pause is no part of a mean: the clock has followed it to its end by then (see clock.py).
+  // Longer pauses do not count to the mean, because the clock has adapted to the pause by then (see sm_clock.py).
   static constexpr std::int64_t kWindowNs = 100'000'000;
 
-  // One operation; `alone_ns`: of a collective.
+  // Takes one operation; `alone_ns` is the time that a collective takes alone.
   void take(const Operation &operation, std::int64_t alone_ns) {
     if (is_sync(operation.op) && !holds_host(operation)) {
       return;
@@ -36,7 +37,7 @@ public:
       covered_ = std::max(covered_, lane);
       break;
     }
-    case Op::kCollective: // a group is on one lane, starts as one, and takes what the longest of it does
+    case Op::kCollective: // a group is on one lane, starts as one, and takes as long as its longest member
       if (!in_group_) {
         group_start_ = std::max(lane, host_);
       }
@@ -67,7 +68,7 @@ public:
 
   // Nanoseconds of gaps before the work since the last cut.
   [[nodiscard]] std::int64_t cut() {
-    std::erase_if(keys_, [this](const auto &entry) { return entry.second <= host_; }); // they hold nobody up any more
+    std::erase_if(keys_, [this](const auto &entry) { return entry.second <= host_; }); // nobody waits for them any more
     return std::exchange(idle_, 0);
   }
 

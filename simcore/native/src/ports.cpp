@@ -1,5 +1,5 @@
-// Engine: ports, the links at which devices are. While a collective is under way on a device, they have what the work
-// beside it leaves.
+// Engine: ports, which are the links at which devices are. While a collective is under way on a device, its ports have
+// only what the work beside it leaves.
 #include <algorithm>
 #include <stdexcept>
 
@@ -29,7 +29,7 @@ void Engine::set_ports(std::uint32_t number, std::uint32_t device, const std::ve
   }
 }
 
-// The device's ports have what the work of all that are there leaves.
+// Gives the device's ports what the work of all their owners leaves.
 void Engine::press(const Device &device) {
   const auto at = ports_of_.find(device);
   if (at == ports_of_.end()) {

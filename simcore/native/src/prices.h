@@ -1,10 +1,10 @@
 // What a rank's device work costs: a price for each signature, looked up record by record.
 //
-// A price is nanoseconds plus, for copies and sets, what the bytes that the record names take (lines between points),
-// at the greatest clock; the pace of the step (a factor by class of work) turns it into the duration. What was spent is
-// counted on the way: by signature for the summary, by class at the greatest clock since the last cut for the next
-// step's pace, by source of the price. Setting up (weights that are made and copied) is no step: what was spent until
-// `begin` is kept apart.
+// A price is in nanoseconds at the greatest clock. For copies and sets, the time for the bytes that the record names
+// comes on top (lines between points). The pace of the step, a factor for each class of work, turns the price into the
+// duration. Time that was spent is counted on the way: by signature for the summary, by class at the greatest clock
+// since the last cut for the next step's pace, and by source of the price. Setting up (weights that are made and
+// copied) is no step: what was spent until `begin` is kept apart.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct Price {
   std::uint16_t work_class = 0;
   std::uint8_t source = 0;
 
-  // On top of base_ns: on the lines between the points; below the first its time, beyond the last the last line goes
-  // on.
+  // The time on top of base_ns, on the lines between the points. Below the first point it is that point's time; beyond
+  // the last, the last line goes on.
   [[nodiscard]] double of_bytes(std::uint64_t bytes) const {
     if (by_bytes.size() < 2 || bytes <= by_bytes.front().bytes) {
       return by_bytes.empty() ? 0.0 : by_bytes.front().ns;
@@ -70,15 +70,15 @@ public:
     entries_[signature].price = price;
   }
 
-  // How many times as long work of each class takes from now on.
+  // Sets how many times as long work of each class takes from now on.
   void set_pace(const std::vector<double> &slowdown) {
     for (std::size_t i = 0; i < kClasses; ++i) {
       pace_[i] = i < slowdown.size() ? slowdown[i] : 1.0;
     }
   }
 
-  // The duration of work that starts `gap_ns` later than on an uncrowded device. A signature without a price is free,
-  // and counted as that.
+  // The duration of work that starts `gap_ns` later than on an uncrowded device. A signature without a price is free
+  // and is counted as free.
   std::int64_t take(std::uint32_t signature, std::uint64_t value, std::int64_t gap_ns) {
     if (signature >= entries_.size()) {
       entries_.resize(signature + 1);
@@ -121,7 +121,7 @@ public:
     }
   }
 
-  // Of every signature from 0 on: in steps, or of everything if no step has come to its end.
+  // What every signature spent, from 0 on: in steps, or in all if no step has come to its end.
   [[nodiscard]] std::vector<Spent> spent() const {
     const bool steps =
         std::any_of(entries_.begin(), entries_.end(), [](const Entry &entry) { return entry.spent.count > 0; });

@@ -72,7 +72,7 @@ bool Rank::advance_lane(std::uint32_t number, Time) {
   return advance_point(lane, segment, std::max(lane.base(), lane.nodes[segment.first].issue));
 }
 
-// A join or a wait at which the lane stands since `arrival`.
+// Goes on with a join or a wait at which the lane has stood since `arrival`.
 bool Rank::advance_point(Lane &lane, Segment &segment, Time arrival) {
   if (segment.kind == Segment::Kind::kJoin) {
     if (!segment.begun) {
@@ -189,7 +189,7 @@ void Rank::step(Time time, const std::vector<RateTable> &tables) {
   }
 }
 
-// What the device does from now on, and what that leaves to its collectives: what the most demanding lane does.
+// Notes what the device does from now on, and what that leaves to its collectives: the most demanding lane decides.
 void Rank::weigh(std::uint32_t number, Time time, const std::vector<RateTable> &tables) {
   Device &device = devices_[number];
   const Activity::Piece before = device.activity.present();
@@ -300,7 +300,7 @@ void Rank::key_gone(const Node &node, const Ref &ref, Time end) {
     keys_.erase(at);
     return;
   }
-  // It was recorded anew since; that may yet be undone.
+  // The key was recorded anew since then, which may still be undone.
   for (std::uint64_t i = key_undo_.first(); i < key_undo_.end(); ++i) {
     if (key_undo_[i].key == node.key && same(key_undo_[i].before)) {
       gone_.add(node.key, end);
@@ -341,6 +341,16 @@ void Rank::forget(Time horizon) {
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
     forget_lane(i, horizon);
   }
+  forget_groups(horizon);
+  forget_host(horizon);
+  if (coupled) {
+    for (std::uint32_t d = 0; d < devices_.size(); ++d) {
+      forget_activity(d, horizon);
+    }
+  }
+}
+
+void Rank::forget_groups(Time horizon) {
   for (std::uint64_t i = groups_.first(); i < groups_.end(); ++i) {
     Group &group = groups_[i];
     if (group.emitted || group.end > horizon) {
@@ -360,6 +370,10 @@ void Rank::forget(Time horizon) {
   while (!groups_.empty() && groups_.front().emitted) {
     groups_.pop_front();
   }
+}
+
+// Drops operations and what hangs on them.
+void Rank::forget_host(Time horizon) {
   while (!waits_.empty() && waits_.front().over <= horizon) {
     emit(waits_.front().span);
     waits_.pop_front();
@@ -380,22 +394,23 @@ void Rank::forget(Time horizon) {
       device.launches.pop_front();
     }
   }
-  if (coupled) {
-    for (std::uint32_t d = 0; d < devices_.size(); ++d) {
-      Time needed = horizon;
-      for (const Lane &lane : lanes_) {
-        if (lane.device == d && lane.blocked() && lane.segments[lane.known].begun) {
-          needed = std::min(needed, lane.segments[lane.known].base);
-        }
-        if (lane.device == d) {
-          for (std::uint64_t i = lane.segments.first(); i < lane.known; ++i) {
-            needed = std::min(needed, lane.segments[i].base);
-          }
-        }
-      }
-      devices_[d].activity.forget(needed);
+}
+
+// Drops the history of a device's activity before the work that may still be evaluated.
+void Rank::forget_activity(std::uint32_t device, Time horizon) {
+  Time needed = horizon;
+  for (const Lane &lane : lanes_) {
+    if (lane.device != device) {
+      continue;
+    }
+    if (lane.blocked() && lane.segments[lane.known].begun) {
+      needed = std::min(needed, lane.segments[lane.known].base);
+    }
+    for (std::uint64_t i = lane.segments.first(); i < lane.known; ++i) {
+      needed = std::min(needed, lane.segments[i].base);
     }
   }
+  devices_[device].activity.forget(needed);
 }
 
 void Rank::take_marks(Time horizon, std::vector<Mark> &marks) {

@@ -2,19 +2,18 @@
 //
 // The host lane issues operations in program order; what it issues is appended to device lanes (lane.h). Both are
 // evaluated as far as they can be: the host stops at an operation that waits for something without a time, or at a full
-// launch queue; a lane stops at a collective that has not ended. Everything else a rank needs to know comes from
-// outside through one door, `member_ended`, and all it tells others leaves through one other, `events`.
+// launch queue; a lane stops at a collective that has not ended. A rank learns everything else through `member_ended`,
+// and tells others everything through `events`.
 //
-// Two kinds of ranks:
-// * *Uncoupled*: no time depends on what else the device does. The rank is evaluated at once, however far ahead of the
-//   simulation's present, by max and plus.
-// * *Coupled* (rates.h): lanes of a device slow each other down. The rank is evaluated event by event, in order of
-// time,
-//   by `step`, and has a present of its own.
+// There are two kinds of ranks:
+// * In an *uncoupled* rank no time depends on what else the device does. It is evaluated at once, by max and plus,
+//   however far ahead of the simulation's present.
+// * In a *coupled* rank (rates.h) lanes of a device slow each other down. It is evaluated event by event in order of
+//   time, by `step`, and has a present of its own.
 //
-// `cut(t)` makes undone whatever happened after t: nodes that ended after t have no time any more, operations issued
-// after t are pending again. Nodes that depend on something that ended after t ended after t themselves, so this undoes
-// all that could change, whatever the cause. Values before t stay; evaluation goes on from there.
+// `cut(t)` undoes whatever happened after t: nodes that ended after t have no time any more, and operations that were
+// issued after t are pending again. A node that depends on something that ended after t ended after t itself, so this
+// undoes all that could change, whatever the cause. Values before t stay, and evaluation goes on from there.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ namespace eidolon {
 
 class Rank {
 public:
-  // A member of a group of this rank reached its collective, or (reach == kNever) has not any more.
+  // A member of a group of this rank reached its collective; with reach == kNever this is undone.
   struct Event {
     std::uint64_t collective = 0;
     std::uint64_t group = 0;
@@ -73,43 +72,43 @@ public:
   void add_lane(std::uint32_t lane, std::uint32_t device);
   [[nodiscard]] bool has_lane(std::uint32_t lane) const { return lanes_by_number_.contains(lane); }
   void ingest(const Operation &operation);
-  // The table of rates of the operations issued from now on.
+  // Sets the table of rates of the operations that are issued from now on.
   void set_table(std::uint16_t table) { table_ = table; }
-  // Only before the first operation.
+  // May be called only before the first operation.
   void set_coupled();
 
   // Evaluates an uncoupled rank as far as possible.
   void run(const std::vector<RateTable> &tables);
-  // A coupled rank: when something happens next; does what happens at `time`; goes back.
+  // For a coupled rank: when something happens next, and doing what happens at `time`.
   [[nodiscard]] Time next_time() const;
   void step(Time time, const std::vector<RateTable> &tables);
-  // When the next operation is issued, where that is before the rank's present: it has to be cut there first.
+  // When the next operation is issued, if that is before the rank's present: the rank has to be cut there first.
   [[nodiscard]] Time late_time() const;
 
-  // Coupled: a collective of this rank begins (+1) or ends (-1) to be under way on the member's device.
+  // For a coupled rank: a collective begins (+1) or ceases (-1) to be under way on the member's device.
   void member_under_way(std::uint64_t group, std::uint32_t member, int change, Time time);
   void member_ended(std::uint64_t group, std::uint32_t member, Time end);
   void cut(Time time, const std::vector<RateTable> &tables);
-  // Drops what is final at `horizon`; its spans go to `spans`.
+  // Drops what is final at `horizon` and adds its spans to `spans`.
   void forget(Time horizon);
 
-  // The least time at which the rank may act by itself, kNever if something else comes first.
+  // The least time at which the rank may act by itself; kNever if something else has to happen first.
   [[nodiscard]] Time bound() const;
-  // Idle, and all that was sent before is done.
+  // Whether it is idle and has done all that was sent before.
   [[nodiscard]] bool rests() const { return idle && !ended && !host_blocked() && exhausted(); }
-  // A foreground thread of it runs in real time: it is not idle and waits for no answer.
+  // Whether one of its foreground threads runs in real time: it is not idle and waits for no answer.
   [[nodiscard]] bool acting() const;
   [[nodiscard]] Time clock() const { return waiting_ ? ops_[next_].issue : clock_; }
   [[nodiscard]] bool exhausted() const { return next_ == ops_.end(); }
   [[nodiscard]] bool host_blocked() const { return waiting_ || stalled_; }
   [[nodiscard]] std::uint64_t blocked_seq() const { return ops_[next_].op.seq; }
   [[nodiscard]] bool owes_unissued() const { return owed > asks.size(); }
-  // Where its host lane stands, or the last that its devices have done.
+  // The later of the time at which its host lane stands and the end of what its devices have done.
   [[nodiscard]] Time last_time() const;
-  // Of a rank that joins late.
+  // Sets the clock of a rank that joins late.
   void start_at(Time time) { clock_ = now = time; }
   [[nodiscard]] bool isolated() const { return open_groups_ == 0; }
-  // A collective was under way on one of its devices at some time after `time`.
+  // Whether a collective was under way on one of its devices at some time after `time`.
   [[nodiscard]] bool communicated_since(Time time) const;
   // What the device with this number leaves of its ports to collectives now.
   [[nodiscard]] std::int64_t left_of(std::uint32_t device) const;
@@ -118,14 +117,14 @@ public:
   [[nodiscard]] Time end_of(const Ref &ref) const {
     return ref.lane == Ref::kNone ? 0 : lanes_[ref.lane].end_of(ref.node);
   }
-  // Final step marks at `horizon`.
+  // Takes the step marks that are final at `horizon`.
   void take_marks(Time horizon, std::vector<Mark> &marks);
   void answered(const Ask &ask);
   // How far a resumption moved the clock.
   [[nodiscard]] Time jumped(const Ask &ask) const;
-  // Answers what does not wait for a host that stands still.
+  // Answers the operations that do not wait for a host that stands still.
   void overtake(std::vector<Answer> &answers);
-  // Value of an answer about `ask.refs`: their latest end, kNever if unknown.
+  // The value of an answer about `ask.refs`: their latest end, kNever if it is not known.
   [[nodiscard]] Time end_of(const Ask &ask) const;
   [[nodiscard]] std::size_t live_bytes() const;
   [[nodiscard]] std::size_t live_segments() const;
@@ -217,8 +216,9 @@ private:
 
   bool issue_next(Time until, const std::vector<RateTable> &tables);
   [[nodiscard]] Time issue_time(const Operation &op);
-  // A coupled rank's devices went on beyond `time`. What only a thread that watches does (acts) may still be issued
-  // there: it changes nothing on a device, and while its rank is idle the devices do go on without the host.
+  // Whether a coupled rank's devices went on beyond `time`. Operations of a thread that only watches (see `acts`) may
+  // still be issued there: they change nothing on a device, and while the rank is idle its devices go on without the
+  // host.
   [[nodiscard]] bool is_late(const Operation &op, Time time) const { return coupled && time < now && acts(op); }
   void apply(Pending &pending, const std::vector<RateTable> &tables);
   void append_work(Pending &pending, const std::vector<RateTable> &tables);
@@ -241,6 +241,9 @@ private:
   void predict(std::uint32_t lane, const std::vector<RateTable> &tables);
   void weigh(std::uint32_t device, Time time, const std::vector<RateTable> &tables);
   void forget_lane(std::uint32_t lane, Time horizon);
+  void forget_groups(Time horizon);
+  void forget_host(Time horizon);
+  void forget_activity(std::uint32_t device, Time horizon);
   void emit(const Span &span);
   std::uint32_t lane_index(std::uint32_t lane);
   [[nodiscard]] Device &device_of(std::uint32_t lane) { return devices_[lanes_[lane].device]; }

@@ -1,10 +1,10 @@
 // How fast device work goes: a rate per class of work, by what else happens on the device.
 //
-// A table gives each class four rates, in 2^-20 of the reference rate: alone, while a collective is under way on the
-// device, while another lane of the device works, and with both; and what work of the class *leaves* of the device's
-// ports to the collectives beside it, as a share of their capacity in the same unit (a collective's own blocks compete
-// for multiprocessors and memory with the work). A table whose four rates are equal for each class and that leaves all
-// *scales* work and nothing more; any other *couples* the lanes of a device, to each other and to its collectives.
+// A table gives each class of work four rates, in 2^-20 of the reference rate: alone, while a collective is under way
+// on the device, while another lane of the device works, and with both. It also says what share of the device's ports
+// work of the class *leaves* to the collectives beside it, in the same unit: a collective's own blocks compete with the
+// work for multiprocessors and memory. A table that leaves everything, and whose four rates are equal for each class,
+// only *scales* work. Any other table *couples* the lanes of a device to each other and to its collectives.
 //
 // `Activity` is a device's history of what was under way when. The progress of a kernel is a pure function of its start
 // and this history, so undoing history is all it takes to undo progress. What is left to collectives takes effect on
@@ -42,7 +42,7 @@ struct RateTable {
     }
     return false;
   }
-  // Nanoseconds of `work` at a constant rate.
+  // Nanoseconds that `work` takes at a constant rate.
   [[nodiscard]] static std::int64_t scaled(std::int64_t work, std::int64_t rate) {
     return rate == kReferenceRate ? work : time_to_serve(static_cast<Volume>(work) << kRateBits, rate);
   }
@@ -63,7 +63,7 @@ public:
 
   [[nodiscard]] const Piece &present() const { return pieces_.back(); }
 
-  // From `time` on; the present state if it is the same.
+  // Sets the state from `time` on; does nothing if it is the present one.
   void set(Time time, std::int32_t collectives, std::int32_t busy, std::int64_t left) {
     Piece &last = pieces_.back();
     if (last.time == time) {
@@ -73,7 +73,7 @@ public:
     }
   }
 
-  // A collective was under way at some time after `time`.
+  // Whether a collective was under way at some time after `time`.
   [[nodiscard]] bool communicated_since(Time time) const {
     std::uint64_t at = pieces_.end() - 1;
     while (pieces_[at].collectives == 0 && at > pieces_.first() && pieces_[at].time > time) {
@@ -88,15 +88,15 @@ public:
     }
   }
 
-  // No work that started before `time` will be asked for.
+  // Drops what is needed only for work that started before `time`.
   void forget(Time time) {
     while (pieces_.size() > 1 && pieces_[pieces_.first() + 1].time <= time) {
       pieces_.pop_front();
     }
   }
 
-  // When `work` ns at these rates, begun at `start`, is done, if nothing changes after the last piece. The lane itself
-  // is one of the busy ones.
+  // When `work` ns that began at `start` are done at these rates, if nothing changes after the last piece. The lane
+  // itself counts as one of the busy ones.
   [[nodiscard]] Time finish(Time start, std::int64_t work, const RateTable::Rates &rates) const {
     std::uint64_t at = pieces_.end() - 1;
     while (at > pieces_.first() && pieces_[at].time > start) {

@@ -64,16 +64,16 @@ constexpr bool is_sync(Op op) { return op == Op::kSyncLane || op == Op::kSyncKey
 constexpr bool is_read(Op op) {
   return op == Op::kQueryLane || op == Op::kQueryKey || op == Op::kKeyTime || op == Op::kClock;
 }
-// No host node of its own: it happens at the host lane's present.
+// It has no host node of its own, and happens at the host lane's present.
 constexpr bool is_hostless(const Operation &op) { return (op.flags & (kNoHost | kBackground)) != 0; }
-// The rank does something: not only a thread that watches it.
+// Whether the rank does something, rather than a thread that only watches it.
 constexpr bool acts(const Operation &op) {
   if (op.op == Op::kIdle || op.op == Op::kRelease || (op.op == Op::kHost && op.host_ns == 0)) {
     return false;
   }
   return (op.flags & kBackground) == 0 || !is_read(op.op);
 }
-// Takes a place in its device's launch queue (a group of collectives takes one).
+// Whether it takes a place in its device's launch queue. A group of collectives takes one place.
 constexpr bool is_launch(const Operation &op) {
   return (op.op == Op::kWork || op.op == Op::kCollective) && !is_hostless(op);
 }

@@ -1,4 +1,4 @@
-// Engine: what comes out for the ledger: spans, marks and jumps, who is blocked, counters.
+// Engine: what it hands out for the ledger and the reports: spans, marks, jumps, blocked ranks, counters.
 #include <algorithm>
 #include <iterator>
 #include <tuple>

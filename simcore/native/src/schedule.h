@@ -1,8 +1,8 @@
 // The network alone: flows with start times given from outside, in any order.
 //
-// A flow that starts before what was already simulated is late: nothing happens until a time is asked for (`advance`),
-// then all late flows are served by one cut at the earliest of them. Used where no ranks are involved: to compare the
-// network with another simulator and to measure it.
+// A flow that starts before what was already simulated is late. Nothing happens until a time is asked for (`advance`);
+// then one cut at the earliest of them serves all late flows. This is for uses without ranks: comparing the network
+// with another simulator, and measuring it.
 #pragma once
 
 #include <algorithm>

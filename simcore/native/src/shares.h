@@ -40,7 +40,7 @@ public:
   std::uint32_t add_route(std::span<const std::uint32_t> links);
 
   [[nodiscard]] Level capacity(std::uint32_t link) const { return links_[link].capacity; }
-  // From now on, at most what the link was added with.
+  // Sets the capacity from now on, at most what the link was added with.
   void set_capacity(std::uint32_t link, Level capacity);
 
   void add_weight(std::uint32_t route, std::int64_t delta);
@@ -48,7 +48,7 @@ public:
   void touch(std::uint32_t route);
   void solve();
 
-  // Nothing changed since the last solution.
+  // Whether nothing changed since the last solution.
   [[nodiscard]] bool solved() const { return touched_.empty() && queue_.empty(); }
   [[nodiscard]] Level level(std::uint32_t route) const { return routes_[route].level; }
   [[nodiscard]] std::int64_t weight(std::uint32_t route) const { return routes_[route].weight; }
@@ -61,13 +61,14 @@ public:
   void clear_touched();
   void clear_level_changes();
 
-  // Undo: levels as they were; after all of them, `refresh` each link.
+  // For undoing: puts levels back as they were. After all of them, `refresh` has to be called for each link.
   void restore_level(std::uint32_t link, Level level) { levels_[link] = level; }
   void refresh(std::uint32_t link);
 
-  // The solution by water filling over all links at once, one level after another: what `solve` must equal.
+  // The solution by water filling over all links at once, one level after another. `solve` must equal it.
   [[nodiscard]] std::vector<Level> full_solution() const;
-  // Full solution equal, no link over its capacity, every flow held back by a saturated link. Slow.
+  // Whether the levels equal the full solution, no link is over its capacity, and a saturated link holds back every
+  // flow. Slow.
   [[nodiscard]] bool consistent() const;
   [[nodiscard]] std::uint64_t links_solved() const { return links_solved_; }
 
