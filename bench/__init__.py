@@ -1,1 +1,1 @@
-"""Benchmarks. Each prints figures with a stated baseline, both measured in one run; none is part of the tests."""
+"""Benchmarks. Each prints figures beside a stated baseline, both measured in one run. None is part of the tests."""

@@ -1,4 +1,4 @@
-"""What a blocking request costs: a clock read through gRPC and the core. Run: ``python -m bench.core_latency``.
+"""Measures what a blocking request costs: a clock read through gRPC and the core (``python -m bench.core_latency``).
 
 The baseline is the same round trip over an echo service that does nothing, in the same kind of process. The
 difference is the core's own turn-around: records checked, converted, ingested and answered.

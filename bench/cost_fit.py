@@ -1,11 +1,11 @@
-"""Estimate over measurement of device times, on profiler traces of real H100s and on GEMMs held out of their table.
+"""Compares estimated with measured device times: of traces of real H100s, and of GEMMs left out of their table.
 
     python -m bench.cost_fit TRACE ...
 
-For each trace twice: with the tables as they are made from all traces (how well a table gives back what it holds), and
-with only the other traces' points (how well it carries over to another model). Traces whose names begin alike
-(``llama1b``, ``llama1b_fsdp2``) are the same model and are left out together. Kernels beside collectives do not count.
-GEMMs: a fifth of the published table, drawn at random, predicted from the rest."""
+Each trace is estimated twice. With the tables as they are made from all traces, the error says how well a table gives
+back what it holds. With only the other traces' points, it says how well a table carries over to another model. Traces
+whose names begin alike (``llama1b``, ``llama1b_fsdp2``) are of the same model and are left out together. Kernels beside
+collectives do not count. A fifth of the published table's GEMMs, drawn at random, is predicted from the rest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def points(all_rows: Iterable[Row]) -> list[Known]:
 
 
 def gemms() -> list[Known]:
-    """The published table."""
+    """GEMMs of the published table."""
     found = []
     for point in package_tables.load():
         if point.signature.kind == "gemm" and point.operator is None and point.signature.get("ta", 0):

@@ -1,10 +1,11 @@
-"""What looking a cost up takes: nanoseconds of thread CPU time for each record of device work.
+"""Measures how long it takes to look a cost up, in nanoseconds of thread CPU time for each record of device work.
 
     python -m bench.cost_lookup [--check]
 
-A session prices batches of records as they come from a training step: 300 signatures, a mark every 2,000 launches. That
-is price, pace of the step, label and class of work, and the counts for the summary. The first look at a signature (its
-roofline, the tables) is timed apart, and spread over the launches of eight ranks in 500 steps. Bar: 50 ns a record."""
+A session prices batches of records as they come from a training step: 300 signatures, a mark every 2,000 launches. For
+each record it needs the price, the pace of the step, the label and class of work, and the counts for the summary. The
+first look at a signature (its roofline, the tables) is timed apart, and spread over the launches of eight ranks in 500
+steps. The bar is 50 ns a record."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What metrics cost. Run: ``python -m bench.metrics``.
+"""Measures what metrics cost. Run: ``python -m bench.metrics``.
 
-* Speed of the core (messages of agents to final steps, as a real run feeds it) with accounts and a scraper that asks
-  for both pages every second, against the same without both. The two take turns, a step each, in one process, and the
-  ratio is the median over the pairs; processor time of the core's thread is counted, messages are made beforehand. So
-  a busy machine changes little. Goal: at least 0.95.
-* One scrape of a run of 1,024 ranks. Goal: at most 200 ms and 40,000 series.
+* It compares the core's speed, from messages of agents to final steps, with accounts and a scraper that asks for both
+  pages every second, and without both. The two take turns in one process, a step each, and the ratio is the median
+  over the pairs. Messages are made beforehand, and only processor time of the core's thread counts, so a busy machine
+  changes little. The goal is a ratio of at least 0.95.
+* It measures one scrape of a run of 1,024 ranks. The goal is at most 200 ms and 40,000 series.
 """
 
 from __future__ import annotations

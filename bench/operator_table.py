@@ -1,8 +1,8 @@
-"""Signatures for what `eidolon profile operators` measured: the same that the shim sends for such work in a run.
+"""Gives what `eidolon profile operators` measured the signatures that the shim sends for such work in a run.
 
-The profiler notes a case by its sizes and each of its kernels by name and geometry. Library calls (GEMM, attention,
-convolution) get their own signature, with the sum of their kernels; kernels of PyTorch's own get one each, with an
-operator that moves as many bytes as the real one."""
+The profiler notes a case by its sizes, and each of its kernels by name and geometry. A library call (GEMM, attention,
+convolution) gets one signature, with the sum of its kernels. Each of PyTorch's own kernels gets one, with an operator
+that moves as many bytes as the real one."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def rows(paths: list[Path]) -> Iterator[Row]:
 
 
 def copies(paths: list[Path]) -> Iterator[tuple[Signature, int, float]]:
-    """Copies and sets of the same tables: signature, bytes, nanoseconds: between an L2 that is warm and a cold one, as
-    in a step the source has just been written and the target has not."""
+    """Copies and sets of the same tables, as signature, bytes and nanoseconds. The time is the mean of those with a
+    warm and a cold L2: in a step, the source of a copy has just been written, and its target has not."""
     for path in paths:
         for row in parquet.read_table(path, filters=[("family", "in", ("copy", "set"))]).to_pylist():
             facts = json.loads(row["facts"])

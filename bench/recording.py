@@ -1,8 +1,8 @@
-"""What recording costs. Run: ``python -m bench.recording``.
+"""Measures what recording costs. Run: ``python -m bench.recording``.
 
-Speed of the core (as in :mod:`bench.metrics`: records of event rings to final steps, with accounts) with a recorder
-against without, taking turns in one process: processor time of the simulation's thread, and of the whole process, in
-which the recording is compressed and written by a thread of its own. And the size of the recording.
+It compares the core's speed with a recorder and without, taking turns in one process as :mod:`bench.metrics` does. It
+counts processor time of the simulation's thread, and of the whole process, in which a thread of its own compresses and
+writes the recording. It also prints the size of the recording.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long a blocking call takes: shim → ring → agent → gRPC → core and back, without any simulation.
+"""Measures how long a blocking call takes: shim → ring → agent → gRPC → core and back, without any simulation.
 
 ``python -m bench.roundtrip [--ranks N] [--calls N]`` starts an agent and, as a core, a process that answers at once,
-and plays ranks that ask again and again. It prints the latency and, as the baseline, that of a bare gRPC stream between
-two processes: what is left is what rings, futexes and the agent add.
+and plays ranks that ask again and again. It prints their latency. The baseline is the latency of a bare gRPC stream
+between two processes; rings, futexes and the agent add the difference.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
     python -m bench.tables --gemm gemm_perf.parquet
     python -m bench.tables --gpu h200 --copies operators.parquet
 
-A trace's kernels become points by signature: the mean of those that no collective ran beside (hiccups left out).
-``--add`` keeps the points that the table has: traces then only add signatures that it does not know.
-``--operators`` takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core
-(Apache-2.0; ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and
-cuBLAS on an H100; odd row counts beside even ones are left out. ``--copies`` takes copies and sets from what
-``eidolon profile operators`` left, and for the H100 from the traces of ``bench/truth``."""
+A trace's kernels become a point for each signature: the mean of those that no collective ran beside, without hiccups.
+``--add`` keeps the points that the table has; traces then only add signatures that it does not know. ``--operators``
+takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core (Apache-2.0;
+``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and cuBLAS on an H100.
+It leaves out odd row counts beside even ones. ``--copies`` takes copies and sets from what ``eidolon profile
+operators`` left, and for the H100 from the traces of ``bench/truth``."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def _analysis(roofline: Roofline, row: trace_signatures.Recorded) -> Analysis | 
 
 
 def step_pace(measured: Iterable[tuple[int, float]], gpu: Gpu, idle: float = 0.0) -> Pace:
-    """The clock that a step ran at, from (class of work, measured nanoseconds): what :func:`pace` says of the same work
-    at the greatest clock, which is what is asked for; found by iterating."""
+    """The clock that a step ran at, from pairs of class of work and measured nanoseconds. :func:`pace` wants the times
+    at the greatest clock, which follow from the pace in turn, so the pace is found by iterating."""
     times = [0.0] * CLASSES
     for kind, ns in measured:
         times[kind] += ns
@@ -128,8 +128,8 @@ SOFTWARE = {"torch": "2.11.0+cu130", "driver": "580.159.04"}
 
 
 def mean(ns: list[float]) -> float:
-    """The mean, as what counts is a step's sum: one signature may stand for launches of two lengths. What took more
-    than :data:`HICCUP` times the median was held up by something else."""
+    """The mean, because a step's sum counts: one signature may stand for launches of two lengths. Something else held
+    up what took more than :data:`HICCUP` times the median, so this is left out."""
     bound = HICCUP * statistics.median(ns)
     return statistics.fmean(min(one, bound) for one in ns)
 
@@ -142,7 +142,7 @@ def _columns(found: Mapping[Key, list[float]], known: Mapping[Key, Point] | None
 
 
 def _known(name: str) -> tuple[dict[Key, Point], dict[str, str]]:
-    """The points of a table that is there, and what it says of itself."""
+    """The points of an existing table, and its provenance."""
     table = parquet.read_table(TABLES / name)
     rows = table.to_pylist()
     about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}

@@ -29,7 +29,7 @@ NUMBERS: Final = (
 )
 _TEXTS: Final = ("cat", "name", "pid", "tid", "args")
 _TIMES: Final = ("ts", "dur")
-_PAGE_BYTES: Final = 1 << 26  # a column is one page: the encodings find most in it
+_PAGE_BYTES: Final = 1 << 26  # a column is one page, in which the encodings find the most
 
 Event = dict[str, Any]
 
@@ -83,7 +83,7 @@ def _others(event: Event) -> str | None:
 
 
 def _unpacked(table: pa.Table) -> list[Event]:
-    known: dict[str, Any] = {}  # what JSON says, by its text: few texts, many events
+    known: dict[str, Any] = {}  # values by their JSON: many events share few texts
 
     def value(text: str) -> Any:
         if text not in known:

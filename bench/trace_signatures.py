@@ -62,7 +62,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """All that a trace tells of the device."""
+    """All that a trace says about the device."""
 
     rows: list[Recorded]  #: collectives, copies and sets too, in the order in which the host issued them
     marks_ns: list[float]  #: ends of optimizer steps, on the host
@@ -93,7 +93,7 @@ def read_step(path: Path) -> Step:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    """Those with a length; what a device did has ``issued``: when the host launched it."""
+    """The complete events. Work of the device has ``issued``: when the host launched it, in microseconds."""
     events = complete_events(path)
     calls = {e["args"].get("correlation"): e["ts"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")}
     for event in events:

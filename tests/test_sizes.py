@@ -35,7 +35,9 @@ const auto made = [](int n) { // not a function of its own
   return n;
 };
 } // namespace
+MACRO(6, name)
 extern "C" {
+MACRO(6, name)
 int plain(void) { return 1'000; } /* { */
 }
 template <typename T = int> std::vector<T> of(std::vector<T> values = {}) {

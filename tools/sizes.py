@@ -47,8 +47,12 @@ _CODE = re.compile(
     r"|^[ \t]*\#(?:[^\n\\]|\\.)*",
     re.DOTALL | re.MULTILINE,
 )
-_SCOPE = re.compile(r"\bnamespace\b|^extern\s*$|\b(?:class|struct|union|enum)\b[^()]*$")
-_ATTRIBUTES = re.compile(r"\b(?:alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)|\b(?:public|private|protected)\s*:")
+_SCOPE = re.compile(r"\bnamespace\b|\bextern\s*$|\b(?:class|struct|union|enum)\b[^()]*$")
+_ATTRIBUTES = re.compile(
+    r"\b(?:alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)|\b(?:public|private|protected)\s*:"
+    r"|^[ \t]*[A-Z][A-Z\d_]+\([^()]*\)[ \t]*$",  # a macro on a line of its own
+    re.MULTILINE,
+)
 _VALUE = re.compile(
     r"=\s*(?:\[[^\]]*\]\s*(?:\(.*)?|[\w:<> ]*)$", re.DOTALL
 )  #: a lambda or a list in braces, at the end

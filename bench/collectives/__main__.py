@@ -1,4 +1,4 @@
-"""Collectives: the model beside what was measured.
+"""Compares the model of collectives with what was measured.
 
     python -m bench.collectives           tables of bus bandwidth and time, errors, the multi-node anchors
     python -m bench.collectives fit       fits the model's data anew
@@ -53,7 +53,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def tables() -> None:
-    """Against aiconfigurator-core."""
+    """Compares with the tables of aiconfigurator-core."""
     summary = []
     for gpu in GPUS:
         chooser = tuner.Tuner.of(catalogue.gpu(gpu))
@@ -98,7 +98,7 @@ def _row(p: Point, us: float, model: float, error: float, choice: tuner.Choice, 
 
 
 def graphs() -> None:
-    """Against torch in CUDA graphs."""
+    """Compares with torch in CUDA graphs."""
     chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
     errors: dict[tuple[str, int], list[float]] = defaultdict(list)
     print("\nH100, torch in CUDA graphs, NVLS off            measured    model  busbw GB/s: measured  model   error")
@@ -122,7 +122,7 @@ def graphs() -> None:
 
 
 def host() -> None:
-    """Against calls from the host: the longer of the issue, by the host's cost table, and the call."""
+    """Compares with calls from the host, which take the longer of the issue (by the host cost table) and the call."""
     chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
     errors: dict[tuple[str, int], list[float]] = defaultdict(list)
     for p in measured.host():

@@ -123,14 +123,14 @@ def forced() -> Iterator[Point]:
 
 
 def profile(what: str) -> Iterator[Point]:
-    """``graph`` or ``issued``."""
+    """What the profiler measured on two H200; ``what`` is ``graph`` or ``issued``."""
     for row in _rows(HERE / "h200_x2_profile.jsonl"):
         if row["what"] == what:
             yield Point(row["op"], 2, row["bytes"], row["us"])
 
 
 def sweeps() -> Iterator[Point]:
-    """Each size twice."""
+    """Collectives of two H200 from CUDA graphs, each size twice."""
     for row in _rows(HERE / "h200_x2_graph.jsonl"):
         for op, us in row.items():
             if op not in ("world", "bytes"):

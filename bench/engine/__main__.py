@@ -1,4 +1,4 @@
-"""The bars of the engine, each against its baseline, measured in this run.
+"""Measures the engine against its bars, and its baselines in the same run.
 
     python -m bench.engine [case ...]
 
@@ -198,7 +198,7 @@ def late() -> None:
         network = tree.network(journal=True)
         routes = np.array([network.route(route) for route in routes_of], np.int64)[order]
         starts, sizes, ones = flows.starts[order], flows.sizes[order], np.ones(len(flows), np.int64)
-        # Nothing that has not come yet begins before this (the horizon).
+        # The horizon: whatever is still to come begins no earlier than this.
         bound = np.minimum.accumulate(starts[::-1])[::-1]
 
         def play() -> None:

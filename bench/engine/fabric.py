@@ -1,4 +1,4 @@
-"""The cases for the network: a two-level fat tree, 16 hosts and 16 uplinks a leaf, 50 GB/s links."""
+"""The network's cases: a two-level fat tree with 16 hosts and 16 uplinks for each leaf, and links of 50 GB/s."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FatTree:
 
 
 def churn(tree: FatTree, concurrent: int, count: int, seed: int = 1) -> Flows:
-    """Always ``concurrent`` random flows of 1 to 100 MB: one begins as one ends. Written down, to be replayed."""
+    """Random flows of 1 to 100 MB, always ``concurrent`` at a time: one begins as one ends. They can be replayed."""
     rng = random.Random(seed)
     network = tree.network(journal=False)
     starts, routes, sizes = [], [], []
