@@ -126,7 +126,7 @@ Config *load() {
   auto size = [&](const char *key, int64_t otherwise) { return static_cast<size_t>(number(s, key, otherwise)); };
   g.sm_count = integer("gpu.sm_count", 132);
   g.memory_bytes = size("gpu.memory_bytes", int64_t{85'017'493'504});
-  g.context_bytes = size("gpu.context_bytes", int64_t{552'402'944});
+  g.context_bytes = size("gpu.context_bytes", int64_t{576'716'800});
   g.clock_khz = integer("gpu.clock_khz", 1'980'000);
   g.memory_clock_khz = integer("gpu.memory_clock_khz", 2'619'000);
   g.memory_bus_bits = integer("gpu.memory_bus_bits", 5120);
