@@ -34,6 +34,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
+        """The run's ``summary.json``."""
         found: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
         return found
 

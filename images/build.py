@@ -9,9 +9,9 @@ Names are `REGISTRY/eidolon-NAME:VERSION`, the version is the package's. The bui
 else buildah, which needs neither daemon nor registry. With Docker the base is Python's own slim image unless another
 is named; with buildah it is made by debootstrap.
 
-The Python packages are installed into the build's context out here, by uv, for the Python of the base: which must be
-the Python that runs this. Archives are kept in the user's cache under a digest of all that goes into them: an unchanged
-checkout costs a second.
+uv installs the Python packages into the build's context, outside of the build. They are for the Python that runs this
+script, so the base must have the same. Archives are kept in the user's cache under a digest of all that goes into them,
+so an unchanged checkout costs a second.
 """
 
 from __future__ import annotations
@@ -246,22 +246,26 @@ class Docker:
 
     @staticmethod
     def usable() -> bool:
+        """Whether a daemon answers."""
         docker = shutil.which("docker")
         return (
             docker is not None and subprocess.run([docker, "version"], capture_output=True, check=False).returncode == 0
         )
 
     def default_base(self) -> str:
+        """The name of Python's own slim image."""
         return DEFAULT_BASE
 
     def build(self, context: Path, target: str, base: str, name: str) -> None:
+        """Builds one target of the Dockerfile in a context, on a base image, under a name."""
         run("docker", "build", f"--target={target}", f"--build-arg=BASE={base}", f"--tag={name}", str(context))
 
     def save(self, name: str, archive: Path) -> None:
+        """Writes an image that was built to an archive."""
         run("docker", "save", f"--output={archive}", name)
 
     def prune(self) -> None:
-        """Nothing: the daemon's storage is its owner's."""
+        """Does nothing: the daemon's storage is its owner's."""
 
 
 class Buildah:
@@ -321,6 +325,7 @@ class Buildah:
         return name
 
     def build(self, context: Path, target: str, base: str, name: str) -> None:
+        """Builds one target of the Dockerfile in a context, on a base image, under a name."""
         options = ("--quiet", "--isolation=chroot", "--pull-never", "--layers", "--timestamp=0")
         run(
             *self._buildah,
@@ -333,6 +338,7 @@ class Buildah:
         )
 
     def save(self, name: str, archive: Path) -> None:
+        """Writes an image that was built to an archive."""
         run(*self._buildah, "push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
     def prune(self) -> None:

@@ -49,6 +49,7 @@ class Built:
 
     @property
     def path(self) -> Path:
+        """Where the built program is kept."""
         return cache() / "bin" / f"{self.name}-{self.version}"
 
     @property

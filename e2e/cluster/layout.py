@@ -20,43 +20,44 @@ class Layout:
         """``EIDOLON_CLUSTER_STATE``, else `build/cluster` of the checkout: a checkout has a cluster of its own."""
         return cls(Path(os.environ.get("EIDOLON_CLUSTER_STATE") or REPOSITORY / "build" / "cluster").absolute())
 
-    #: Locked for as long as the cluster lives.
     @property
     def lock(self) -> Path:
+        """Locked for as long as the cluster lives."""
         return self.root / "lock"
 
-    #: What `up` started: pid of the outermost process, port of the API server, cgroup.
     @property
     def running(self) -> Path:
+        """What `up` started: pid of the outermost process, port of the API server, cgroup."""
         return self.root / "running.json"
 
-    #: The components that the supervisor runs, with how often each was started.
     @property
     def components(self) -> Path:
+        """The components that the supervisor runs, with how often each was started."""
         return self.root / "components.json"
 
-    #: For kubectl, helm and everything else outside.
     @property
     def kubeconfig(self) -> Path:
+        """For kubectl, helm and everything else outside."""
         return self.root / "kubeconfig"
 
-    #: Settings, certificates and kubeconfigs of the components.
     @property
     def etc(self) -> Path:
+        """Settings, certificates and kubeconfigs of the components."""
         return self.root / "etc"
 
-    #: What the components write: images, volumes, pods' logs.
     @property
     def var(self) -> Path:
+        """What the components write: images, volumes, pods' logs."""
         return self.root / "var"
 
-    #: One file a component, and the API server's audit log. The one thing that `down` leaves.
     @property
     def logs(self) -> Path:
+        """One file a component, and the API server's audit log. The one thing that `down` leaves."""
         return self.root / "logs"
 
     @property
     def audit_log(self) -> Path:
+        """Every request that the API server answered."""
         return self.logs / "audit.log"
 
 
