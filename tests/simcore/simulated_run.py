@@ -56,3 +56,19 @@ class Run:
                 self.send(server, goodbye=pb.Goodbye())
         self.simulation.finish(0.0)
         return json.loads((self.out / "summary.json").read_text())
+
+
+def alone(run: Run) -> FakeRank:
+    """A rank that joins by itself."""
+    run.join(1, -1, -1)
+    return FakeRank(1)
+
+
+def pair(run: Run) -> list[FakeRank]:
+    """Two ranks with a communicator, whose id is 7."""
+    ranks = [FakeRank(1), FakeRank(2, device=1)]
+    for i, rank in enumerate(ranks):
+        run.join(rank.session, i, 2)
+        rank.comm(7, i, 2)
+        run.batch(rank)
+    return ranks
