@@ -67,13 +67,14 @@ class Effects:
     def __init__(
         self, world: World, rank: int, server: int, definitions: Definitions, pricing: Pricing, host_times: HostTimes
     ) -> None:
-        self._engine, self._collectives, self._books = world.engine, world.collectives, world.books
+        self._engine, self._books = world.engine, world.books
+        self._collectives, self._communicators = world.collectives, world.collectives.communicators
         self._rank = rank
         self._server = server
         self._definitions = definitions
         self._pricing = pricing
         self._host_times = host_times
-        self._communicators = 0  # made by this rank so far
+        self._made = 0  # communicators of this rank so far
         self._handlers: dict[int, Callable[[Batch, int, int, Record], None]] = {
             Kind.COLLECTIVE: self._collective,
             Kind.COMM_INIT: self._make_communicator,
@@ -123,12 +124,12 @@ class Effects:
         """Making a communicator is a collective on a lane of its own."""
         signature, out = self._definitions.get(record.sig), batch.operations
         if signature.kind == "split":
-            out["value"][row] = self._collectives.split(self._rank, seq, signature)
+            out["value"][row] = self._communicators.split(self._rank, seq, signature)
         else:
             port = Port(self._server, record.device)
-            out["value"][row] = self._collectives.join(self._rank, port, signature)
-        lane = COMM_LANES + self._communicators
-        self._communicators += 1
+            out["value"][row] = self._communicators.join(self._rank, port, signature)
+        lane = COMM_LANES + self._made
+        self._made += 1
         self._engine.add_lane(self._rank, lane, NO_DEVICE)
         self._books.sinks.lane(self._rank, lane, self._server, NO_DEVICE)
         out["lane"][row] = lane
@@ -138,7 +139,7 @@ class Effects:
             out["flags"][row] &= ~_ASK
 
     def _leave_communicator(self, batch: Batch, row: int, seq: int, record: Record) -> None:
-        self._collectives.leave(record.value)
+        self._communicators.leave(record.value)
 
     # ---- steps ----------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Session:
         for seq, payload, position in payloads:
             if position > self._payload_position:
                 self._payload_position = position
-                self._collectives.payload(self.rank, seq, payload)
+                self._collectives.exchanges.payload(self.rank, seq, payload)
         if not len(records):
             return bool(payloads)
         begin = self.next_seq
@@ -151,7 +151,7 @@ class Session:
 
     def answer(self, answer: Answer) -> None:
         """The engine's answer to a record; to the splitting of a communicator the rank's place in the new one."""
-        place = self._collectives.place(self.rank, answer.seq)
+        place = self._collectives.communicators.place(self.rank, answer.seq)
         self.delivery.answer(answer if place is None else replace(answer, value=place))
 
     def stream_closed(self) -> None:

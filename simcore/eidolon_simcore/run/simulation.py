@@ -40,8 +40,10 @@ from eidolon_simcore.ledger.accounts import Accounts
 from eidolon_simcore.ledger.books import Books, MakeSink
 from eidolon_simcore.ledger.snapshot import Snapshot
 from eidolon_simcore.run.cause import Cause
-from eidolon_simcore.run.collectives import CollectiveError, Collectives, Receivers
+from eidolon_simcore.run.collectives import Collectives
+from eidolon_simcore.run.communicators import CollectiveError
 from eidolon_simcore.run.ending import Ending
+from eidolon_simcore.run.exchanges import Exchanges
 from eidolon_simcore.run.final_results import FinalResults
 from eidolon_simcore.run.host_times import HostCost
 from eidolon_simcore.run.membership import Membership, WorldSizeError
@@ -84,8 +86,8 @@ class Simulation:
         self._servers = Servers(plan, version)
         self._outbox = Outbox(self._servers.by_index)
         self._ending = Ending(self._outbox, self._servers.by_index.values())
-        receivers = Receivers(self._deliver, self._awaited, self._books.sinks.collective)
-        collectives = Collectives(engine, network, receivers)
+        exchanges = Exchanges(self._deliver, self._awaited)
+        collectives = Collectives(engine, network, exchanges, self._books.sinks.collective)
         host_cost = HostCost.of(plan)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         self._worlds = {

@@ -1,0 +1,205 @@
+"""Communicators: how they are made, divided and left.
+
+A communicator is made by ``kCommInit`` records, one from each member, whose "comm" signatures say its id, rank and
+size. Its members may divide it: each says a color and a key in a "split" signature, and is told its place in the new
+communicator. Making and dividing are collectives of the engine, which complete with the last member.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from eidolon_simcore.engine.interface import Engine
+from eidolon_simcore.fabric import tuner
+from eidolon_simcore.fabric.network import Network, Team
+from eidolon_simcore.fabric.topology import Port
+from eidolon_simcore.signature import Signature
+
+HANDLES_KEPT = 20_000  #: how many descriptions of collectives are kept
+
+
+class CollectiveError(Exception):
+    """Two members' calls contradict each other; the message names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a communicator: the rank that made it and the device it is on."""
+
+    rank: int
+    port: Port
+
+
+@dataclass(slots=True)
+class Communicator:
+    """A communicator, which is complete when all its members have joined. Members are known by their rank in it."""
+
+    id: int
+    name: str
+    size: int
+    handle: int
+    members: dict[int, Member] = field(default_factory=dict)
+    places: dict[tuple[int, Port], int] = field(default_factory=dict)
+    destroyed: int = 0
+    wanted: tuner.Options = field(default_factory=tuner.Options)  #: what the environment of its rank 0 says
+    team: Team | None = None  #: its members as the fabric sees them, once it is complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members have joined."""
+        return len(self.members) == self.size
+
+    def missing(self) -> list[int]:
+        """Members that have not joined."""
+        return [rank for rank in range(self.size) if rank not in self.members]
+
+    def ports(self) -> list[Port]:
+        """Devices of the members, in their order."""
+        return [self.members[rank].port for rank in range(self.size)]
+
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the run that the members are, in their order."""
+        return tuple(self.members[rank].rank for rank in range(self.size))
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"communicator {short(self.name)}"
+
+    def rank_in(self, rank: int, port: Port) -> int:
+        """The place in it that a rank has on a device. Raises :class:`CollectiveError`."""
+        at = self.places.get((rank, port))
+        if at is None:
+            raise CollectiveError(f"rank {rank} is not a member of {self.title} on device {port.device}")
+        return at
+
+
+@dataclass(slots=True)
+class Split:
+    """The members of a communicator divide it. What each chose is known by its rank in the communicator."""
+
+    size: int
+    handle: int
+    chosen: dict[int, tuple[int, int]] = field(default_factory=dict)  #: color, key
+    callers: dict[int, tuple[int, int]] = field(default_factory=dict)  #: rank, sequence number of its record
+
+    def places(self) -> dict[tuple[int, int], int]:
+        """The answer to each caller: ``its rank in the new communicator << 32 | the size of that one``, or -1 if it is
+        in none."""
+        out = {}
+        for at, (color, _) in self.chosen.items():
+            members = sorted((key, other) for other, (c, key) in self.chosen.items() if c == color)
+            position = [other for _, other in members].index(at)
+            out[self.callers[at]] = -1 if color < 0 else position << 32 | len(members)
+        return out
+
+
+class Descriptions:
+    """What the engine's handles of collectives stand for, in words. Only the latest are kept: messages that say who
+    waits for whom need no others."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[int, str] = OrderedDict()
+
+    def add(self, handle: int, text: str) -> None:
+        """Describes a handle."""
+        self._texts[handle] = text
+        if len(self._texts) > HANDLES_KEPT:
+            self._texts.popitem(last=False)
+
+    def of(self, handle: int) -> str:
+        """What a handle stands for."""
+        return self._texts.get(handle, f"collective {handle}")
+
+
+class Communicators:
+    """All communicators of a run."""
+
+    def __init__(self, engine: Engine, network: Network, descriptions: Descriptions) -> None:
+        self._engine = engine
+        self._network = network
+        self._descriptions = descriptions
+        self._communicators: dict[int, Communicator] = {}  # by id
+        self._splits: dict[tuple[int, int], Split] = {}  # by the id of the divided communicator, and position
+        self._places: dict[tuple[int, int], int] = {}  # answers to splits, by rank and sequence number
+        self._placed: set[tuple[int, Port]] = set()  # devices whose links the engine knows
+
+    def get(self, identity: int) -> Communicator | None:
+        """The communicator with this id."""
+        return self._communicators.get(identity)
+
+    def join(self, rank: int, port: Port, signature: Signature) -> int:
+        """One member joins with its ``kCommInit``. Returns the handle of the collective that completes once all have
+        joined."""
+        identity, at, size = (signature.get(key) for key in ("id", "rank", "size"))
+        found = self._communicators.get(identity)
+        if found is None:
+            found = Communicator(identity, signature.name, size, self._engine.reserve())
+            self._communicators[identity] = found
+            self._descriptions.add(found.handle, f"the making of {found.title} of {size}")
+        if size != found.size or not 0 <= at < size:
+            raise CollectiveError(
+                f"{found.title}: rank {rank} joins as {at} of {size}, others as members of {found.size}"
+            )
+        if at in found.members:
+            other = found.members[at].rank
+            raise CollectiveError(f"{found.title}: rank {rank} joins as {at}, which rank {other} is already")
+        found.members[at] = Member(rank, port)
+        found.places[rank, port] = at
+        if at == 0:
+            found.wanted = tuner.unpacked(signature.attributes)
+        if found.complete:
+            found.team = self._network.team(found.ports(), found.wanted)
+            self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
+            self._place(found)
+        return found.handle
+
+    def _place(self, communicator: Communicator) -> None:
+        """Tells the engine at which links the members are: collectives get what the members' kernels leave of them."""
+        for member in communicator.members.values() if communicator.size > 1 else ():
+            if (member.rank, member.port) not in self._placed:
+                self._placed.add((member.rank, member.port))
+                self._engine.set_ports(member.rank, member.port.device, self._network.ports(member.port))
+
+    def split(self, rank: int, seq: int, signature: Signature) -> int:
+        """One member's part in dividing a communicator. Returns the handle of the collective that completes with the
+        last member's part."""
+        parent, position, at, size = (signature.get(key) for key in ("parent", "position", "rank", "size"))
+        communicator = self._communicators.get(parent)
+        if communicator is None or size != communicator.size or not 0 <= at < size:
+            raise CollectiveError(f"rank {rank} splits {short(signature.name)}, of which it is no member")
+        found = self._splits.get((parent, position))
+        if found is None:
+            found = self._splits[parent, position] = Split(size, self._engine.reserve())
+            self._descriptions.add(found.handle, f"the splitting of {communicator.title} of {size}")
+        if at in found.chosen:
+            raise CollectiveError(f"{short(signature.name)}: rank {rank} splits as {at} twice")
+        found.chosen[at] = signature.get("color"), signature.get("key")
+        found.callers[at] = rank, seq
+        if len(found.chosen) == size:
+            del self._splits[parent, position]
+            self._places.update(found.places())
+            self._engine.define(found.handle, tuple(found.callers[at][0] for at in range(size)), 0, ())
+        return found.handle
+
+    def place(self, rank: int, seq: int) -> int | None:
+        """The answer to the split whose record was ``seq``, once; None if it was something else."""
+        return self._places.pop((rank, seq), None)
+
+    def leave(self, identity: int) -> None:
+        """One member's ``kCommDestroy``."""
+        found = self._communicators.get(identity)
+        if found is not None:
+            found.destroyed += 1
+            if found.destroyed == found.size:
+                del self._communicators[identity]
+
+    def incomplete(self) -> list[Communicator]:
+        """Communicators that some member waits for."""
+        return [communicator for communicator in self._communicators.values() if not communicator.complete]
+
+
+def short(name: str) -> str:
+    """A name as messages show it: the middle of a long one is left out."""
+    return name if len(name) <= 24 else f"{name[:16]}...{name[-6:]}"
