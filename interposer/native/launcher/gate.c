@@ -13,7 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "gate.h"
+#include "shared.h"
 
 static int in_hosts_file(const char *name) {
   FILE *file = fopen("/etc/hosts", "re");

@@ -21,7 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "image.h"
+#include "shared.h"
 
 enum { kProbeSeconds = 60, kDefaultCuda = 13 };
 

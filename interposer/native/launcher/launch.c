@@ -32,7 +32,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,69 +41,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "launch.h"
+#include "gate.h"
+#include "image.h"
+#include "shared.h"
 
 enum { kMaxRanks = 1024, kMaxNames = 8, kGraceSeconds = 10, kKillSeconds = 5 };
 static int grace_s = kGraceSeconds;
 
 static const int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
-
-static char shared_dir[PATH_MAX]; // empty until --dir is known to exist
-
-double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-void shared_path(char out[PATH_MAX + 32], const char *name) { snprintf(out, PATH_MAX + 32, "%s/%s", shared_dir, name); }
-
-int write_shared(const char *name, const char *text) {
-  char temporary[PATH_MAX + 32], final[PATH_MAX + 32], hidden[64];
-  snprintf(hidden, sizeof hidden, ".%s.tmp", name);
-  shared_path(temporary, hidden);
-  shared_path(final, name);
-  FILE *file = fopen(temporary, "we");
-  int written = file && fputs(text, file) >= 0;
-  written = file && fclose(file) == 0 && written;
-  if (!written || rename(temporary, final) != 0)
-    fprintf(stderr, "eidolon launch: cannot write %s: %s\n", final, strerror(errno));
-  return written;
-}
-
-int told_to_stop(int *failed, char reason[512]) {
-  char path[PATH_MAX + 32], line[600] = "";
-  shared_path(path, "stop");
-  FILE *file = fopen(path, "re"); // appears by rename: it is whole
-  if (!file)
-    return 0;
-  if (!fgets(line, sizeof line, file))
-    line[0] = 0;
-  fclose(file);
-  line[strcspn(line, "\n")] = 0;
-  char *text = line;
-  *failed = strtol(line, &text, 10) != 0;
-  snprintf(reason, 512, "%s", text + (*text == ' '));
-  return 1;
-}
-
-static void write_exit(int code, const char *reason) {
-  char line[PATH_MAX + 512];
-  snprintf(line, sizeof line, "%d %s\n", code, reason);
-  if (shared_dir[0])
-    write_shared("exit", line);
-}
-
-void fail(int code, const char *format, ...) {
-  char reason[PATH_MAX + 256];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(reason, sizeof reason, format, arguments);
-  va_end(arguments);
-  fprintf(stderr, "eidolon launch: %s\n", reason);
-  write_exit(code, reason);
-  exit(code);
-}
 
 // The directory above that of this program.
 static void own_root(char out[PATH_MAX]) {
@@ -150,7 +94,7 @@ static void inject(const char *root, const char *lib, const char *hook) {
   snprintf(programs, sizeof programs, "%s/path", root);
   if (access(programs, X_OK) == 0 && getenv("PATH")) // without PATH the C library's default holds: leave it
     prepend("PATH", programs);
-  if (setenv("EIDOLON_DIR", shared_dir, 1) != 0)
+  if (setenv("EIDOLON_DIR", shared_directory(), 1) != 0)
     fail(kCannotStart, "out of memory");
 }
 
@@ -398,9 +342,9 @@ static int conclude(const struct ending *ending) {
 int main(int argc, char **argv) {
   struct options o = {0};
   char **command = argv + parse(argc, argv, &o);
-  char found[PATH_MAX], root[PATH_MAX], lib[PATH_MAX], hook[PATH_MAX], scratch[PATH_MAX];
-  directory(found, o.dir, "shared");
-  memcpy(shared_dir, found, sizeof found);
+  char shared[PATH_MAX], root[PATH_MAX], lib[PATH_MAX], hook[PATH_MAX], scratch[PATH_MAX];
+  directory(shared, o.dir, "shared");
+  share(shared);
   own_root(root);
   if (o.lib)
     directory(lib, o.lib, "library");

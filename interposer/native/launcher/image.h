@@ -1,0 +1,10 @@
+// What fits the image that the workload runs in.
+#pragma once
+#include <limits.h>
+
+// The directory, of those in `root`, with the libraries for the CUDA that the image's framework was built for. Ends the
+// process if nothing here can run in this image. Writes DIR/image.
+void choose_libraries(char out[PATH_MAX], const char *root, char **command);
+
+// Ends the process unless the image's C library can load what is in `lib`.
+void check_c_library(const char *lib, const char *command);
