@@ -3,10 +3,7 @@
 // Functions are defined under the names that the library exports (cuMemAlloc_v2, not the cuMemAlloc that the header
 // turns into it), so that a search finds them and cuGetProcAddress can name them.
 #pragma once
-#pragma GCC visibility push(default) // what the header declares is what the library exports
-#include <cuda.h>
-#pragma GCC visibility pop
-
+#include "cuda_header.h"
 #include "library.h"
 #include "per_thread.h"
 

@@ -1,7 +1,9 @@
-// Which exported function the driver answers for a name: the row with the greatest version that is not above the one
-// asked for. A row whose suffix ends in _ptsz or _ptds is for callers that asked for per-thread default streams; names
-// without such a row have one form for both. Read from cuGetProcAddress of a real driver (580, CUDA 13.0), asked for
-// each name that cudaTypedefs.h declares; the versions are those of that header.
+// Recorded, not written by hand: which exported function the driver answers for a name.
+//
+// The answer is the row with the greatest version that is not above the one asked for. A row whose suffix ends in _ptsz
+// or _ptds is for callers that asked for per-thread default streams; names without such a row have one form for both.
+// The rows were read from cuGetProcAddress of a real driver (580, CUDA 13.0), which was asked for each name that
+// cudaTypedefs.h declares; the versions are those of that header.
 #pragma once
 
 namespace eidolon::driver {

@@ -16,25 +16,23 @@ using namespace eidolon::runtime;
 
 namespace {
 
-int attribute(int number, int device) {
-  int value = 0;
-  device_attribute(number, device, &value);
-  return value;
-}
+// Answers for one device by the numbers of cudaDeviceAttr.
+class Attributes {
+public:
+  explicit Attributes(int device) : device_(device) {}
+  int operator()(int number) const {
+    int value = 0;
+    device_attribute(number, device_, &value);
+    return value;
+  }
+  size_t size(int number) const { return static_cast<size_t>((*this)(number)); }
 
-void fill(cudaDeviceProp *p, int device) {
-  const Gpu &gpu = config().gpu;
-  auto at = [device](int number) { return attribute(number, device); };
-  auto size = [&at](int number) { return static_cast<size_t>(at(number)); };
-  *p = {};
-  std::snprintf(p->name, sizeof p->name, "%s", gpu.name);
-  device_uuid(device, p->uuid.bytes);
-  p->totalGlobalMem = gpu.memory_bytes;
-  p->sharedMemPerBlock = size(cudaDevAttrMaxSharedMemoryPerBlock);
-  p->regsPerBlock = at(cudaDevAttrMaxRegistersPerBlock);
-  p->warpSize = at(cudaDevAttrWarpSize);
-  p->memPitch = size(cudaDevAttrMaxPitch);
-  p->maxThreadsPerBlock = at(cudaDevAttrMaxThreadsPerBlock);
+private:
+  int device_;
+};
+
+// What a block, a grid, a texture and a surface may measure.
+void fill_extents(cudaDeviceProp *p, const Attributes &at) {
   for (int i = 0; i < 3; ++i) {
     p->maxThreadsDim[i] = at(cudaDevAttrMaxBlockDimX + i);
     p->maxGridSize[i] = at(cudaDevAttrMaxGridDimX + i);
@@ -55,20 +53,19 @@ void fill(cudaDeviceProp *p, int device) {
     p->maxSurface1DLayered[i] = at(cudaDevAttrMaxSurface1DLayeredWidth + i);
     p->maxSurfaceCubemapLayered[i] = at(cudaDevAttrMaxSurfaceCubemapLayeredWidth + i);
   }
-  p->totalConstMem = size(cudaDevAttrTotalConstantMemory);
-  p->major = gpu.cc_major;
-  p->minor = gpu.cc_minor;
-  p->textureAlignment = size(cudaDevAttrTextureAlignment);
-  p->texturePitchAlignment = size(cudaDevAttrTexturePitchAlignment);
-  p->multiProcessorCount = gpu.sm_count;
-  p->integrated = at(cudaDevAttrIntegrated);
-  p->canMapHostMemory = at(cudaDevAttrCanMapHostMemory);
+  p->textureAlignment = at.size(cudaDevAttrTextureAlignment);
+  p->texturePitchAlignment = at.size(cudaDevAttrTexturePitchAlignment);
   p->maxTexture1D = at(cudaDevAttrMaxTexture1DWidth);
   p->maxTexture1DMipmap = at(cudaDevAttrMaxTexture1DMipmappedWidth);
   p->maxTextureCubemap = at(cudaDevAttrMaxTextureCubemapWidth);
   p->maxSurface1D = at(cudaDevAttrMaxSurface1DWidth);
   p->maxSurfaceCubemap = at(cudaDevAttrMaxSurfaceCubemapWidth);
-  p->surfaceAlignment = size(cudaDevAttrSurfaceAlignment);
+  p->surfaceAlignment = at.size(cudaDevAttrSurfaceAlignment);
+}
+
+void fill_features(cudaDeviceProp *p, const Attributes &at) {
+  p->integrated = at(cudaDevAttrIntegrated);
+  p->canMapHostMemory = at(cudaDevAttrCanMapHostMemory);
   p->concurrentKernels = at(cudaDevAttrConcurrentKernels);
   p->ECCEnabled = at(cudaDevAttrEccEnabled);
   p->pciBusID = at(cudaDevAttrPciBusId);
@@ -84,7 +81,7 @@ void fill(cudaDeviceProp *p, int device) {
   p->streamPrioritiesSupported = at(cudaDevAttrStreamPrioritiesSupported);
   p->globalL1CacheSupported = at(cudaDevAttrGlobalL1CacheSupported);
   p->localL1CacheSupported = at(cudaDevAttrLocalL1CacheSupported);
-  p->sharedMemPerMultiprocessor = size(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  p->sharedMemPerMultiprocessor = at.size(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   p->regsPerMultiprocessor = at(cudaDevAttrMaxRegistersPerMultiprocessor);
   p->managedMemory = at(cudaDevAttrManagedMemory);
   p->isMultiGpuBoard = at(cudaDevAttrIsMultiGpuBoard);
@@ -95,12 +92,12 @@ void fill(cudaDeviceProp *p, int device) {
   p->computePreemptionSupported = at(cudaDevAttrComputePreemptionSupported);
   p->canUseHostPointerForRegisteredMem = at(cudaDevAttrCanUseHostPointerForRegisteredMem);
   p->cooperativeLaunch = at(cudaDevAttrCooperativeLaunch);
-  p->sharedMemPerBlockOptin = size(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  p->sharedMemPerBlockOptin = at.size(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   p->pageableMemoryAccessUsesHostPageTables = at(cudaDevAttrPageableMemoryAccessUsesHostPageTables);
   p->directManagedMemAccessFromHost = at(cudaDevAttrDirectManagedMemAccessFromHost);
   p->maxBlocksPerMultiProcessor = at(cudaDevAttrMaxBlocksPerMultiprocessor);
   p->accessPolicyMaxWindowSize = at(cudaDevAttrMaxAccessPolicyWindowSize);
-  p->reservedSharedMemPerBlock = size(cudaDevAttrReservedSharedMemoryPerBlock);
+  p->reservedSharedMemPerBlock = at.size(cudaDevAttrReservedSharedMemoryPerBlock);
   p->hostRegisterSupported = at(cudaDevAttrHostRegisterSupported);
   p->sparseCudaArraySupported = at(cudaDevAttrSparseCudaArraySupported);
   p->hostRegisterReadOnlySupported = at(cudaDevAttrHostRegisterReadOnlySupported);
@@ -132,6 +129,26 @@ void fill(cudaDeviceProp *p, int device) {
   p->gpuPciSubsystemID = static_cast<unsigned>(at(cudaDevAttrGpuPciSubsystemId));
   p->hostNumaMultinodeIpcSupported = at(cudaDevAttrHostNumaMultinodeIpcSupported);
 #endif
+}
+
+void fill(cudaDeviceProp *p, int device) {
+  const Gpu &gpu = config().gpu;
+  const Attributes at(device);
+  *p = {};
+  std::snprintf(p->name, sizeof p->name, "%s", gpu.name);
+  device_uuid(device, p->uuid.bytes);
+  p->totalGlobalMem = gpu.memory_bytes;
+  p->sharedMemPerBlock = at.size(cudaDevAttrMaxSharedMemoryPerBlock);
+  p->regsPerBlock = at(cudaDevAttrMaxRegistersPerBlock);
+  p->warpSize = at(cudaDevAttrWarpSize);
+  p->memPitch = at.size(cudaDevAttrMaxPitch);
+  p->maxThreadsPerBlock = at(cudaDevAttrMaxThreadsPerBlock);
+  p->totalConstMem = at.size(cudaDevAttrTotalConstantMemory);
+  p->major = gpu.cc_major;
+  p->minor = gpu.cc_minor;
+  p->multiProcessorCount = gpu.sm_count;
+  fill_extents(p, at);
+  fill_features(p, at);
 }
 
 // Hints without effect on the emulation; they are kept so that asking gives back what was set.

@@ -11,10 +11,12 @@
 #include <cstdio>
 #include <iterator>
 
+#include "cuda_header.h"
 #include "status.h"
 
 namespace eidolon {
 
+// Recorded answers, by the number of CUdevice_attribute.
 struct FixedAttribute {
   int number, value;
 };
@@ -53,66 +55,67 @@ inline void device_pci(int device, char *out, size_t size) {
 inline bool device_attribute(int number, int device, int *value) {
   const Gpu &gpu = config().gpu;
   switch (number) {
-  case 8: // shared memory per block
+  case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
     *value = static_cast<int>(gpu.smem_per_block);
     return true;
-  case 12: // registers per block
-  case 82: // and per multiprocessor
+  case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+  case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
     *value = gpu.regs_per_sm;
     return true;
-  case 13: // kHz
+  case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: // kHz
     *value = gpu.clock_khz;
     return true;
-  case 16:
+  case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
     *value = gpu.sm_count;
     return true;
-  case 33:
+  case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
     *value = kPciBusOfDevice0 + server_device(device);
     return true;
-  case 34:
+  case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
     *value = kPciDevice;
     return true;
-  case 36: // kHz
+  case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: // kHz
     *value = gpu.memory_clock_khz;
     return true;
-  case 37:
+  case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
     *value = gpu.memory_bus_bits;
     return true;
-  case 38:
+  case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
     *value = static_cast<int>(gpu.l2_bytes);
     return true;
-  case 39:
+  case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
     *value = gpu.max_threads_per_sm;
     return true;
-  case 50:
+  case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
     *value = kPciDomain;
     return true;
-  case 75:
+  case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
     *value = gpu.cc_major;
     return true;
-  case 76:
+  case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
     *value = gpu.cc_minor;
     return true;
-  case 81:
+  case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
     *value = static_cast<int>(gpu.smem_per_sm);
     return true;
-  case 97:
+  case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
     *value = static_cast<int>(gpu.smem_per_block_optin);
     return true;
-  case 106:
+  case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
     *value = gpu.max_blocks_per_sm;
     return true;
-  case 108: // persisting L2: five eighths of it
+  case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE: // persisting L2: five eighths of it
     *value = static_cast<int>(gpu.l2_bytes / 8 * 5);
     return true;
-  case 111:
+  case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
     *value = static_cast<int>(gpu.reserved_smem_per_block);
     return true;
-  case 120: // thread block clusters and
-  case 127: // tensor maps came with sm_90
+  case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:              // came with sm_90
+  case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED: // likewise
     *value = gpu.cc_major >= 9 ? 1 : 0;
     return true;
-  case 132: // multicast: torch takes it for NCCL's own memory (ncclMemAlloc), which is emulated; its objects are not
+  case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: // multicast: torch takes it for NCCL's own memory (ncclMemAlloc), which
+                                                // is emulated; its objects are not
     *value = gpu.cc_major >= 9 && gpu.nvlinks > 0 ? 1 : 0;
     return true;
   default:

@@ -22,7 +22,7 @@ inline std::atomic<size_t> *limit_word(int device, int limit) {
   return &set[static_cast<size_t>(device)][static_cast<size_t>(limit)];
 }
 inline Status get_limit(int device, int limit, size_t *value) {
-  if (limit < 0 || limit >= kLimits || limit == 3)
+  if (limit < 0 || limit >= kLimits || limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH)
     return kUnsupportedLimit;
   size_t set = limit_word(device, limit)->load();
   *value = set != 0 ? set - 1 : kDefaultLimits[limit];
@@ -31,7 +31,7 @@ inline Status get_limit(int device, int limit, size_t *value) {
 inline Status set_limit(int device, int limit, size_t value) {
   if (limit < 0 || limit >= kLimits)
     return kInvalidValue;
-  if (limit == 3 || limit >= 7)
+  if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit >= CU_LIMIT_SHMEM_SIZE)
     return kUnsupportedLimit;
   limit_word(device, limit)->store(value + 1);
   return kSuccess;
@@ -57,20 +57,21 @@ inline bool set_device_flags(int device, unsigned flags) {
 
 // ---- peers and the bus ----------------------------------------------------------------------------------------------
 
-// cudaDeviceP2PAttr and CUdevice_P2PAttribute: 1 rank, 2 access, 3 atomics, 4 arrays, 5 some atomics only.
+// `number` is of CUdevice_P2PAttribute, which is cudaDeviceP2PAttr.
 inline Status peer_attribute(int number, int source, int target, int *value) {
   if (source == target)
     return kInvalidDevice;
+  constexpr int kOnlyPartialAtomics = 5; // since CUDA 13
   switch (number) {
-  case 1:
-  case 5:
+  case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+  case kOnlyPartialAtomics:
     *value = 0;
     return kSuccess;
-  case 2:
-  case 4:
+  case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+  case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
     *value = 1;
     return kSuccess;
-  case 3: // over NVLink only
+  case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: // over NVLink only
     *value = config().gpu.nvlinks > 0 ? 1 : 0;
     return kSuccess;
   default:

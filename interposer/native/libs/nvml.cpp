@@ -3,22 +3,13 @@
 //
 // What a simulated device has no sensor for is a stated constant: temperature, and clocks, power and utilisation that
 // only tell "in use" (some process holds memory on the device) from "idle". They follow no simulated load.
-#define NVML_NO_UNVERSIONED_FUNC_DEFS // declares the old, unversioned functions under their own names
-#include <dirent.h>
+#include "nvml_device.h"
+
 #include <fcntl.h>
-#include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <nvml.h>
-
-#include "core.h"
-
 using namespace eidolon;
+using namespace eidolon::nvml;
 
 namespace {
 
@@ -28,69 +19,12 @@ constexpr int kCudaVersion = 13000;
 constexpr unsigned kTemperatureC = 45, kSlowdownC = 90, kShutdownC = 95;
 constexpr unsigned kIdlePowerDivisor = 10; // an idle device draws a tenth of its limit
 constexpr unsigned kIdleClockMhz = 345;
-constexpr unsigned kSwitchesPerServer = 4;
-
-std::atomic<int> users{0}; // nvmlInit calls without nvmlShutdown
-
-// A device handle is its ordinal plus one.
-nvmlDevice_t handle_of(int device) { return reinterpret_cast<nvmlDevice_t>(static_cast<uintptr_t>(device) + 1); }
-
-// Checks that NVML is initialised and the handle is one of ours.
-nvmlReturn_t resolve(nvmlDevice_t handle, int *device) {
-  if (users.load() == 0)
-    return NVML_ERROR_UNINITIALIZED;
-  auto ordinal = static_cast<int64_t>(reinterpret_cast<uintptr_t>(handle)) - 1;
-  if (ordinal < 0 || ordinal >= config().server_devices)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *device = static_cast<int>(ordinal);
-  return NVML_SUCCESS;
-}
-
 nvmlReturn_t initialise() {
   if (!config().active)
     return NVML_ERROR_DRIVER_NOT_LOADED;
   users.fetch_add(1);
   return NVML_SUCCESS;
 }
-
-// One value of a device: out = value(device).
-template <class T, class F> nvmlReturn_t answer(nvmlDevice_t handle, T *out, F value) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  if (!out)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  *out = static_cast<T>(value(device));
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t copy_text(char *out, unsigned capacity, const char *text) {
-  if (!out)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  size_t length = std::strlen(text);
-  if (length >= capacity)
-    return NVML_ERROR_INSUFFICIENT_SIZE;
-  std::memcpy(out, text, length + 1);
-  return NVML_SUCCESS;
-}
-
-unsigned pci_bus(int device) { return 0x10u + static_cast<unsigned>(device); }
-
-void fill_pci(nvmlPciInfo_t *out, unsigned bus, bool gpu) {
-  *out = {};
-  out->bus = bus;
-  out->pciDeviceId = gpu ? 0x233010DEu : 0x22A310DEu; // device and vendor id of an H100 SXM, of its NVSwitch
-  std::snprintf(out->busId, sizeof out->busId, NVML_DEVICE_PCI_BUS_ID_FMT, 0u, bus, 0u);
-  std::snprintf(out->busIdLegacy, sizeof out->busIdLegacy, NVML_DEVICE_PCI_BUS_ID_LEGACY_FMT, 0u, bus, 0u);
-}
-
-size_t used_bytes(int device) {
-  size_t free_bytes = 0, total_bytes = 0;
-  if (server_memory(device, &free_bytes, &total_bytes) != kSuccess)
-    return 0;
-  return total_bytes - free_bytes;
-}
-bool in_use(int device) { return used_bytes(device) != 0; }
 
 unsigned clock_mhz(int device, nvmlClockType_t type, bool maximum) {
   if (type == NVML_CLOCK_MEM)
@@ -99,89 +33,6 @@ unsigned clock_mhz(int device, nvmlClockType_t type, bool maximum) {
 }
 
 unsigned power_limit_mw(int) { return static_cast<unsigned>(config().gpu.power_limit_mw); }
-
-bool has_link(unsigned link) { return link < static_cast<unsigned>(config().gpu.nvlinks); }
-
-// ---- processes ---------------------------------------------------------------------------------------------------
-
-struct Process {
-  unsigned pid;
-  unsigned long long bytes;
-};
-
-// A rank's bytes on a device by its ring file. Only other processes' files: closing a file drops this process's record
-// locks on it, and the lock on the own ring is what says that this rank lives.
-unsigned long long ring_bytes(const char *path, int device) {
-  int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0)
-    return 0;
-  unsigned long long bytes = 0;
-  struct flock lock = {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  lock.l_len = 1;
-  bool alive = fcntl(file, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-  void *map = alive ? mmap(nullptr, sizeof(RingHeader), PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
-  if (map != MAP_FAILED) {
-    auto *ring = static_cast<RingHeader *>(map);
-    if (lseek(file, 0, SEEK_END) >= static_cast<off_t>(sizeof(RingHeader)) &&
-        std::memcmp(ring->magic, kRingMagic, sizeof kRingMagic) == 0)
-      bytes = static_cast<unsigned long long>(ring->used_bytes[device].load());
-    munmap(map, sizeof(RingHeader));
-  }
-  close(file);
-  return bytes;
-}
-
-// The processes that hold memory on a device: this one first, then the other ranks of the server.
-unsigned processes_on(int device, Process *out, unsigned capacity) {
-  unsigned count = 0;
-  auto add = [&](unsigned pid, unsigned long long bytes) {
-    if (bytes != 0 && count < capacity)
-      out[count] = {pid, bytes};
-    count += bytes != 0;
-  };
-  add(static_cast<unsigned>(getpid()), server_memory_used(device));
-  char path[1024];
-  std::snprintf(path, sizeof path, "%s/ranks", config().dir);
-  DIR *ranks = opendir(path);
-  while (dirent *entry = ranks ? readdir(ranks) : nullptr) { // <pid>-<n>.ring
-    char *end = nullptr;
-    unsigned long pid = std::strtoul(entry->d_name, &end, 10);
-    if (pid == 0 || *end != '-' || pid == static_cast<unsigned long>(getpid()))
-      continue;
-    std::snprintf(path, sizeof path, "%s/ranks/%s", config().dir, entry->d_name);
-    add(static_cast<unsigned>(pid), ring_bytes(path, device));
-  }
-  if (ranks)
-    closedir(ranks);
-  return count;
-}
-
-// NVML's protocol: *count is the caller's capacity on entry and the number of processes on return.
-template <class Info> nvmlReturn_t list_processes(nvmlDevice_t handle, unsigned *count, Info *infos, bool compute) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  if (!count)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  Process found[256];
-  unsigned capacity = *count;
-  unsigned present = compute ? processes_on(device, found, 256) : 0;
-  *count = present;
-  if (present > capacity)
-    return NVML_ERROR_INSUFFICIENT_SIZE;
-  if (present && !infos)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  for (unsigned i = 0; i < present && i < 256; i++) {
-    infos[i] = {};
-    infos[i].pid = found[i].pid;
-    infos[i].usedGpuMemory = found[i].bytes;
-    if constexpr (requires { infos[i].gpuInstanceId; })
-      infos[i].gpuInstanceId = infos[i].computeInstanceId = 0xFFFFFFFFu; // no MIG
-  }
-  return NVML_SUCCESS;
-}
 
 } // namespace
 
@@ -334,7 +185,7 @@ EID_API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t handle, char *serial, unsi
   if (nvmlReturn_t status = resolve(handle, &device))
     return status;
   char text[32];
-  std::snprintf(text, sizeof text, "%013d", config().server * 64 + device);
+  std::snprintf(text, sizeof text, "%013d", config().server * kMaxDevices + device);
   return copy_text(serial, length, text);
 }
 EID_API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned *out) {
@@ -405,56 +256,6 @@ EID_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current
   return answer(handle, pending, [](int) { return NVML_DEVICE_MIG_DISABLE; });
 }
 
-// ---- memory and processes ----------------------------------------------------------------------------------------
-
-EID_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  if (!out)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  out->total = config().gpu.memory_bytes;
-  out->used = used_bytes(device);
-  out->free = out->total - out->used;
-  return NVML_SUCCESS;
-}
-// The emulated capacity is what CUDA reports as total: nothing is reserved beside it.
-EID_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  if (!out)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  if (out->version != nvmlMemory_v2)
-    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  out->total = config().gpu.memory_bytes;
-  out->reserved = 0;
-  out->used = used_bytes(device);
-  out->free = out->total - out->used;
-  return NVML_SUCCESS;
-}
-
-EID_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned *count,
-                                                          nvmlProcessInfo_v1_t *infos) {
-  return list_processes(handle, count, infos, true);
-}
-EID_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned *count,
-                                                             nvmlProcessInfo_v2_t *infos) {
-  return list_processes(handle, count, infos, true);
-}
-EID_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
-                                                             nvmlProcessInfo_t *infos) {
-  return list_processes(handle, count, infos, true);
-}
-EID_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
-                                                              nvmlProcessInfo_t *infos) {
-  return list_processes(handle, count, infos, false);
-}
-EID_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
-                                                                nvmlProcessInfo_t *infos) {
-  return list_processes(handle, count, infos, false);
-}
-
 // ---- sensors: stated constants -----------------------------------------------------------------------------------
 
 EID_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *out) {
@@ -504,103 +305,4 @@ EID_API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t handle, nvmlPsta
   return answer(handle, out, [](int) { return NVML_PSTATE_0; });
 }
 
-// ---- topology ----------------------------------------------------------------------------------------------------
-
-EID_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t index,
-                                            nvmlGpuP2PStatus_t *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(other, &device))
-    return status;
-  bool connected = index != NVML_P2P_CAPS_INDEX_NVLINK || config().gpu.nvlinks > 0;
-  return answer(one, out, [=](int) { return connected ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
-                                                         nvmlGpuTopologyLevel_t *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(other, &device))
-    return status;
-  return answer(one, out, [=](int self) { return self == device ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_NODE; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t handle, nvmlGpuTopologyLevel_t level,
-                                                      unsigned *count, nvmlDevice_t *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  if (!count)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  unsigned capacity = *count, found = 0;
-  for (int peer = 0; peer < config().server_devices && level >= NVML_TOPOLOGY_NODE; peer++) {
-    if (peer == device)
-      continue;
-    if (found < capacity && out)
-      out[found] = handle_of(peer);
-    found++;
-  }
-  *count = found;
-  return found > capacity && capacity != 0 ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
-}
-EID_API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(other, &device))
-    return status;
-  return answer(one, out, [=](int self) { return self == device; });
-}
-
-// Every link of a device ends at a switch: all GPUs of a server reach each other at the same speed.
-EID_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t handle, unsigned link, nvmlEnableState_t *out) {
-  if (!has_link(link))
-    return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-  return answer(handle, out, [](int) { return NVML_FEATURE_ENABLED; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t handle, unsigned link,
-                                                         nvmlIntNvLinkDeviceType_t *out) {
-  if (!has_link(link))
-    return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-  return answer(handle, out, [](int) { return NVML_NVLINK_DEVICE_TYPE_SWITCH; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t handle, unsigned link, nvmlPciInfo_t *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  if (!out)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  if (!has_link(link))
-    return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-  fill_pci(out, 0x80u + link % kSwitchesPerServer, false);
-  return NVML_SUCCESS;
-}
-EID_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t handle, unsigned link, nvmlNvLinkCapability_t,
-                                                   unsigned *out) {
-  if (!has_link(link))
-    return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-  return answer(handle, out, [](int) { return 1; });
-}
-// A server's NVLink domain is the server: no multi-node fabric is emulated.
-EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t, nvmlGpuFabricInfo_t *) {
-  return NVML_ERROR_NOT_SUPPORTED;
-}
-EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t, nvmlGpuFabricInfoV_t *) {
-  return NVML_ERROR_NOT_SUPPORTED;
-}
-
-// Every CPU that this process may use is near every device.
-EID_API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t handle, unsigned words, unsigned long *out) {
-  int device;
-  if (nvmlReturn_t status = resolve(handle, &device))
-    return status;
-  cpu_set_t allowed;
-  if (!out || words == 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  std::memset(out, 0, words * sizeof *out);
-  for (unsigned cpu = 0; cpu < words * 64 && cpu < CPU_SETSIZE; cpu++) {
-    if (CPU_ISSET(cpu, &allowed))
-      out[cpu / 64] |= 1ul << (cpu % 64);
-  }
-  return NVML_SUCCESS;
-}
-EID_API nvmlReturn_t nvmlDeviceSetCpuAffinity(nvmlDevice_t handle) {
-  int device;
-  return resolve(handle, &device); // already bound to them
-}
-EID_API nvmlReturn_t nvmlDeviceClearCpuAffinity(nvmlDevice_t handle) { return nvmlDeviceSetCpuAffinity(handle); }
 } // extern "C"

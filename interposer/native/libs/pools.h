@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "cuda_header.h"
 #include "status.h"
 
 namespace eidolon {
@@ -70,37 +71,59 @@ inline Status destroy_pool(PoolHandle *pool) {
   return kSuccess;
 }
 
-// Attributes: 1 to 3 are reuse policies (int), 4 the release threshold, 5 to 8 reserved and used, now and at most
-// (u64).
+// Attributes are those of CUmemPool_attribute: the policies of reuse are int, all others u64. nullptr for another one.
+inline std::atomic<int> *reuse_policy(PoolHandle *pool, int attribute) {
+  constexpr int kFirst = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,
+                kLast = CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+  return attribute >= kFirst && attribute <= kLast ? &pool->reuse[attribute - kFirst] : nullptr;
+}
 inline Status pool_get(PoolHandle *pool, int attribute, void *value) {
-  if (attribute >= 1 && attribute <= 3) {
-    int flag = pool->reuse[attribute - 1].load();
+  if (const std::atomic<int> *policy = reuse_policy(pool, attribute)) {
+    int flag = policy->load();
     std::memcpy(value, &flag, sizeof flag);
     return kSuccess;
   }
-  PoolInfo info = pool_info(pool->device);
-  const uint64_t values[] = {info.release_threshold, info.reserved_current, info.reserved_high, info.used_current,
-                             info.used_high};
-  if (attribute < 4 || attribute > 8)
+  const PoolInfo info = pool_info(pool->device);
+  uint64_t number;
+  switch (attribute) {
+  case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+    number = info.release_threshold;
+    break;
+  case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    number = info.reserved_current;
+    break;
+  case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    number = info.reserved_high;
+    break;
+  case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+    number = info.used_current;
+    break;
+  case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+    number = info.used_high;
+    break;
+  default:
     return kInvalidValue;
-  std::memcpy(value, &values[attribute - 4], sizeof(uint64_t));
+  }
+  std::memcpy(value, &number, sizeof number);
   return kSuccess;
 }
 inline Status pool_set(PoolHandle *pool, int attribute, const void *value) {
-  if (attribute >= 1 && attribute <= 3) {
+  if (std::atomic<int> *policy = reuse_policy(pool, attribute)) {
     int flag;
     std::memcpy(&flag, value, sizeof flag);
-    pool->reuse[attribute - 1].store(flag != 0);
+    policy->store(flag != 0);
     return kSuccess;
   }
   uint64_t number;
   std::memcpy(&number, value, sizeof number);
-  if (attribute == 4) {
+  if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
     pool_set_threshold(pool->device, number);
     return kSuccess;
   }
-  if ((attribute == 6 || attribute == 8) && number == 0) { // a peak can only be reset
-    pool_reset_high(pool->device, attribute == 8, attribute == 6);
+  const bool used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH,
+             reserved = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+  if ((used || reserved) && number == 0) { // a peak can only be reset
+    pool_reset_high(pool->device, used, reserved);
     return kSuccess;
   }
   return kInvalidValue;
