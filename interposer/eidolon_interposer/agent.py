@@ -138,6 +138,7 @@ class Trust:
         return cls((directory / "token").read_text("ascii").strip(), (directory / "tls.crt").read_bytes())
 
     def channel(self, core: str) -> grpc.Channel:
+        """A channel to the core at ``HOST:PORT`` that accepts this certificate only."""
         # The certificate is the root of trust, so who else has one of this name does not matter.
         options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", CERTIFICATE_NAME))
         return grpc.secure_channel(core, grpc.ssl_channel_credentials(self.certificate), options)

@@ -52,6 +52,7 @@ def install(directory: Path, package: Path = _PACKAGE) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="eidolon_interposer.install", description="Installs launcher and shim.")
     parser.add_argument("directory", type=Path, help="gets bin, lib, hook; made if it is missing")
     options = parser.parse_args(arguments)

@@ -61,6 +61,7 @@ class MessageConsumer(MessageRing):
 
     @property
     def head(self) -> int:
+        """Bytes that the producer has written so far. Raises :class:`RingError` if that does not fit the capacity."""
         head = self._words[self._head_word]
         self._check(head, self.tail)
         return head

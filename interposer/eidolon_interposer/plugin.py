@@ -188,6 +188,7 @@ def _cached(site: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m eidolon_interposer.plugin", description="The torch plugin.")
     commands = parser.add_subparsers(dest="command", required=True)
     here = Path(sys.prefix)

@@ -57,6 +57,7 @@ def runtime_version() -> str:
 
 
 def main() -> None:
+    """Prints the facts, one ``key=value`` a line."""
     facts = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
     for directory in package("torch")[:1]:
         facts.update(torch_facts(directory))

@@ -48,6 +48,7 @@ class Rank:
     open: bool = True
 
     def answer(self, answer: Answer) -> None:
+        """Wakes the thread that waits, once all payloads before the answer are in the inbox."""
         with self.lock:
             if self.outbox:
                 self.outbox.append(answer)
@@ -56,6 +57,7 @@ class Rank:
                 self.ring.reply(answer.thread, answer.seq, answer.clock_ns, answer.value)
 
     def deliver(self, seq: int, data: bytes, number: int) -> None:
+        """Queues a payload for record ``seq``. Raises :class:`RingError` if more than the outbox's limit wait."""
         with self.lock:
             self.outbox.append((seq, data, number))
             self.outbox_bytes += len(data)
@@ -64,6 +66,7 @@ class Rank:
                 raise RingError(f"{self.outbox_bytes} bytes of payloads wait for a rank that does not read its inbox")
 
     def flush(self) -> None:
+        """Writes what waits, as far as the inbox has room."""
         with self.lock:
             self._flush()
 
@@ -82,21 +85,25 @@ class Rank:
             self.outbox.popleft()
 
     def publish_clock(self, clock_ns: int) -> None:
+        """As :meth:`RingReader.publish_clock`, if the ring is open."""
         with self.lock:
             if self.open:
                 self.ring.publish_clock(clock_ns)
 
     def taken(self, messages: int) -> None:
+        """As :meth:`RingReader.taken`, if the ring is open."""
         with self.lock:
             if self.open:
                 self.ring.taken(messages)
 
     def end(self, status: ReplyStatus, reason: str) -> None:
+        """As :meth:`RingReader.end`, if the ring is open."""
         with self.lock:
             if self.open:
                 self.ring.end(status, reason)
 
     def close(self) -> None:
+        """Unmaps the ring; what comes later for this rank is dropped."""
         with self.lock:
             self.open = False
             self.ring.close()

@@ -374,6 +374,7 @@ class RingReader:
 
     @property
     def session(self) -> int:
+        """The rank's number within the server, 1-based; 0: none yet."""
         return self._mapping.u32[SESSION]
 
     @session.setter
@@ -435,5 +436,6 @@ class RingReader:
         futex.wake(self._mapping.address(word * 4))
 
     def close(self) -> None:
+        """Unmaps the ring."""
         self._records = np.empty(0, EVENT_RECORD)
         self._mapping.close()

@@ -72,6 +72,7 @@ class ServerPage:
 
     @property
     def bell(self) -> int:
+        """How often shims have rung, modulo 2^32."""
         return self._mapping.u32[_BELL]
 
     def listen(self, listening: bool) -> None:
@@ -99,6 +100,7 @@ class ServerPage:
 
     @property
     def heartbeat_ns(self) -> int:
+        """When the agent last gave a sign of life, by CLOCK_MONOTONIC."""
         return self._mapping.u64[_HEARTBEAT]
 
     def used_bytes(self, device: int) -> int:
@@ -119,6 +121,7 @@ class ServerPage:
                 self._mapping.i64[_USED + device] = used - taken
 
     def close(self) -> None:
+        """Unmaps the page."""
         self._mapping.close()
 
 

@@ -98,6 +98,7 @@ class RingWriter:
         return number
 
     def send_payload(self, seq: int, data: bytes) -> None:
+        """Publishes the bytes that the collective record ``seq`` sends."""
         self._define(MessageType.PAYLOAD, seq.to_bytes(8, "little"), data)
 
     def _define(self, kind: MessageType, *parts: bytes) -> None:
@@ -133,6 +134,7 @@ class RingWriter:
         return self.wait(seq, thread=thread, timeout_s=timeout_s)
 
     def wait(self, seq: int, *, thread: int = 0, timeout_s: float = 10.0) -> tuple[int, int]:
+        """Waits for the answer to record ``seq``: (clock, value). Raises :class:`TimeoutError`, :class:`EndedError`."""
         offset = SLOTS_OFFSET + thread * REPLY_SLOT.itemsize
         wanted, limit = (seq + 1) & SEQ_MASK, time.monotonic() + timeout_s
         while (seen := self._mapping.u32[offset // 4]) != wanted:
@@ -146,6 +148,7 @@ class RingWriter:
         return self._mapping.i64[offset // 8 + 1], self._mapping.i64[offset // 8 + 2]
 
     def read_inbox(self) -> None:
+        """Moves what the agent delivered to ``payloads``."""
         for kind, body, position in self._inbox.messages(self._inbox.head):
             if kind == MessageType.PAYLOAD:
                 self.payloads[int.from_bytes(body[:8], "little")] = body[8:]
@@ -153,6 +156,7 @@ class RingWriter:
             self._inbox.free(position)
 
     def wait_for_payload(self, seq: int, timeout_s: float = 10.0) -> bytes:
+        """Waits for the payload of record ``seq``. Raises :class:`TimeoutError`, :class:`EndedError`."""
         limit = time.monotonic() + timeout_s
         while True:
             seen = self._mapping.u32[INBOX_BELL]
@@ -178,6 +182,7 @@ class RingWriter:
 
     @property
     def session(self) -> int:
+        """The number that the agent gave this rank; 0: none yet."""
         return self._mapping.u32[SESSION]
 
     def hold_memory(self, device: int, size: int) -> None:

@@ -259,6 +259,7 @@ class Steps:
         self._mark(b"step")
 
     def report(self, name: str, value: int) -> None:
+        """Reports one metric of the run, such as a number of tokens."""
         self._report(name.encode(), value)
 
     def follow_optimizers(self, module: Any) -> None:
@@ -487,6 +488,7 @@ class AfterImport:
         self._wanted = wanted
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The other finders' spec of a wanted module, set to call back once the module ran; None for any other."""
         callback = self._wanted.get(name)
         if callback is None:
             return None
