@@ -1,4 +1,6 @@
-// Recorded, not written by hand: which exported function the driver answers for a name.
+// Which exported function the driver answers for a name.
+//
+// Long because it is a table that was recorded, not written by hand.
 //
 // The answer is the row with the greatest version that is not above the one asked for. A row whose suffix ends in _ptsz
 // or _ptds is for callers that asked for per-thread default streams; names without such a row have one form for both.

@@ -80,13 +80,13 @@ Status launch(const void *function, dim3 grid, dim3 block, void **arguments, siz
 
 // ---- launches -----------------------------------------------------------------------------------------------------
 
+extern "C" {
+
 EID_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments,
                                           size_t shared_bytes, cudaStream_t stream) {
   return report(launch(kernel, grid, block, arguments, shared_bytes, stream, EID_CALL("cudaLaunchKernel")));
 }
 EID_PER_THREAD(6, __cudaLaunchKernel)
-
-extern "C" {
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
                              cudaStream_t stream) {
