@@ -22,15 +22,32 @@ static constexpr size_t kMiB = size_t{1} << 20;
     CHECK_EQUAL(cudaGetLastError(), cudaSuccess);                                                                      \
   } while (0)
 
-static void captures_become_graphs() {
+// Two streams, two events and some device memory.
+struct Fork {
   cudaStream_t s, t;
   cudaEvent_t fork, join;
-  OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-  OK(cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking));
-  OK(cudaEventCreate(&fork));
-  OK(cudaEventCreate(&join));
   char *device;
-  OK(cudaMalloc(reinterpret_cast<void **>(&device), kMiB));
+  Fork() {
+    OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking));
+    OK(cudaEventCreate(&fork));
+    OK(cudaEventCreate(&join));
+    OK(cudaMalloc(reinterpret_cast<void **>(&device), kMiB));
+  }
+  Fork(const Fork &) = delete;
+  Fork &operator=(const Fork &) = delete;
+  ~Fork() {
+    OK(cudaFree(device));
+    OK(cudaEventDestroy(fork));
+    OK(cudaEventDestroy(join));
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(t));
+  }
+};
+
+// Sets on two streams, joined by a callback that counts its runs in `replays`.
+static cudaGraph_t capture(Fork &on, std::atomic<int> *replays) {
+  auto &[s, t, fork, join, device] = on;
   cudaGraph_t graph;
   FAILS(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
   FAILS(cudaStreamEndCapture(s, &graph), cudaErrorIllegalState);
@@ -47,8 +64,7 @@ static void captures_become_graphs() {
   OK(cudaMemsetAsync(device + 400, 3, 100, s));
   OK(cudaEventRecord(join, t));
   OK(cudaStreamWaitEvent(s, join, 0));
-  std::atomic<int> replays{0};
-  OK(cudaLaunchHostFunc(s, [](void *data) { static_cast<std::atomic<int> *>(data)->fetch_add(1); }, &replays));
+  OK(cudaLaunchHostFunc(s, [](void *data) { static_cast<std::atomic<int> *>(data)->fetch_add(1); }, replays));
   unsigned long long id = 0;
   cudaGraph_t inside = nullptr;
   const cudaGraphNode_t *last = nullptr;
@@ -57,7 +73,14 @@ static void captures_become_graphs() {
   OK(cudaStreamGetCaptureInfo(s, &status, &id, &inside, &last, &edges, &count));
   CHECK(status == cudaStreamCaptureStatusActive && id != 0 && inside != nullptr && count == 1);
   OK(cudaStreamEndCapture(s, &graph));
+  return graph;
+}
 
+static void captures_become_graphs() {
+  Fork on;
+  std::atomic<int> replays{0};
+  cudaGraph_t graph = capture(on, &replays);
+  size_t count;
   OK(cudaGraphGetNodes(graph, nullptr, &count));
   CHECK_EQUAL(count, 4);
   std::vector<cudaGraphNode_t> nodes(count);
@@ -80,14 +103,14 @@ static void captures_become_graphs() {
 
   cudaGraphExec_t exec;
   OK(cudaGraphInstantiate(&exec, graph, 0));
-  OK(cudaGraphUpload(exec, s));
+  OK(cudaGraphUpload(exec, on.s));
   CHECK_EQUAL(replays.load(), 0);
-  OK(cudaGraphLaunch(exec, s));
-  OK(cudaGraphLaunch(exec, s));
-  OK(cudaStreamSynchronize(s));
+  OK(cudaGraphLaunch(exec, on.s));
+  OK(cudaGraphLaunch(exec, on.s));
+  OK(cudaStreamSynchronize(on.s));
   CHECK_EQUAL(replays.load(), 2);
   unsigned char bytes[500];
-  OK(cudaMemcpy(bytes, device, sizeof bytes, cudaMemcpyDeviceToHost));
+  OK(cudaMemcpy(bytes, on.device, sizeof bytes, cudaMemcpyDeviceToHost));
   CHECK(bytes[99] == 1 && bytes[299] == 2 && bytes[499] == 3);
   cudaGraph_t copy;
   OK(cudaGraphClone(&copy, graph));
@@ -96,14 +119,19 @@ static void captures_become_graphs() {
   CHECK_EQUAL(info.result, cudaGraphExecUpdateSuccess);
   OK(cudaGraphDestroy(copy));
   OK(cudaGraphDestroy(graph));
-  OK(cudaGraphLaunch(exec, s)); // outlives its graph
-  OK(cudaStreamSynchronize(s));
+  OK(cudaGraphLaunch(exec, on.s)); // outlives its graph
+  OK(cudaStreamSynchronize(on.s));
   CHECK_EQUAL(replays.load(), 3);
   OK(cudaGraphExecDestroy(exec));
   FAILS(cudaGraphExecDestroy(nullptr), cudaErrorInvalidValue);
   FAILS(cudaGraphDestroy(nullptr), cudaErrorInvalidValue);
+}
 
-  // What spoils a capture.
+static void what_spoils_a_capture() {
+  Fork on;
+  auto &[s, t, fork, join, device] = on;
+  cudaStreamCaptureStatus status;
+  cudaGraph_t graph;
   void *spoiled;
   OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
   FAILS(cudaMalloc(&spoiled, 100), cudaErrorStreamCaptureUnsupported);
@@ -140,11 +168,6 @@ static void captures_become_graphs() {
   OK(cudaGraphDestroy(graph));
   OK(cudaThreadExchangeStreamCaptureMode(&mode));
   OK(cudaFree(spoiled));
-  OK(cudaFree(device));
-  OK(cudaEventDestroy(fork));
-  OK(cudaEventDestroy(join));
-  OK(cudaStreamDestroy(s));
-  OK(cudaStreamDestroy(t));
 }
 
 static void graphs_by_hand() {
@@ -207,6 +230,7 @@ int main() {
   test::enter_server("mode=null\n");
 #endif
   captures_become_graphs();
+  what_spoils_a_capture();
   graphs_by_hand();
   return test::result();
 }
