@@ -358,8 +358,34 @@ void watchdog() {
   mem_free(device);
 }
 
-// Launches of one communicator take turns on whatever streams. What the agent saw is written as "C0" (a collective on
-// stream 0), "R0a" (a recording a there) and "W1a" (stream 1 waits for it); "+" where more of a group follows.
+// What the agent saw of `work`, in its order: "C0" (a collective on stream 0), "R0a" (a recording a there) and "W1a"
+// (stream 1 waits for it; "-" is a recording from before); "+" where more of a group follows.
+template <class Work> std::string order_of(Agent &agent, Stream *const *streams, Work work) {
+  device_synchronize(0, 0);
+  const size_t before = agent.ordered().size();
+  work();
+  device_synchronize(0, 0);
+  std::string text;
+  std::vector<uint64_t> keys;
+  const std::vector<EventRecord> seen = agent.ordered();
+  for (size_t i = before; i < seen.size(); ++i) {
+    const EventRecord &r = seen[i];
+    const auto kind = static_cast<Kind>(r.kind);
+    text += kind == Kind::kCollective ? " C" : kind == Kind::kEventRecord ? " R" : " W";
+    text += r.stream == stream_id(streams[0]) ? "0" : r.stream == stream_id(streams[1]) ? "1" : "?";
+    if (kind == Kind::kCollective) {
+      text += (r.flags & kGroupMore) != 0 ? "+" : "";
+      continue;
+    }
+    const auto known = std::find(keys.begin(), keys.end(), r.value);
+    text += kind == Kind::kStreamWait && known == keys.end() ? '-' : static_cast<char>('a' + (known - keys.begin()));
+    if (known == keys.end() && kind == Kind::kEventRecord)
+      keys.push_back(r.value);
+  }
+  return text;
+}
+
+// Launches of one communicator take turns on whatever streams.
 void turns(Agent &agent) {
   constexpr size_t kCount = 1 << 14; // their values do not travel
   Stream *streams[2];
@@ -367,33 +393,8 @@ void turns(Agent &agent) {
     stream_create(kStreamNonBlocking, 0, &stream);
   void *device;
   mem_alloc(0, 1 << 20, &device);
-  auto order_of = [&](auto work) {
-    device_synchronize(0, 0);
-    const size_t before = agent.ordered().size();
-    work();
-    device_synchronize(0, 0);
-    std::string text;
-    std::vector<uint64_t> keys;
-    const std::vector<EventRecord> seen = agent.ordered();
-    for (size_t i = before; i < seen.size(); ++i) {
-      const EventRecord &r = seen[i];
-      const auto kind = static_cast<Kind>(r.kind);
-      text += kind == Kind::kCollective ? " C" : kind == Kind::kEventRecord ? " R" : " W";
-      text += r.stream == stream_id(streams[0]) ? "0" : r.stream == stream_id(streams[1]) ? "1" : "?";
-      if (kind == Kind::kCollective) {
-        text += (r.flags & kGroupMore) != 0 ? "+" : "";
-        continue;
-      }
-      const auto known = std::find(keys.begin(), keys.end(), r.value);
-      text += kind == Kind::kStreamWait && known == keys.end() ? '-' // recorded before
-                                                               : static_cast<char>('a' + (known - keys.begin()));
-      if (known == keys.end() && kind == Kind::kEventRecord)
-        keys.push_back(r.value);
-    }
-    return text;
-  };
   auto is = [&](const char *wanted, auto work) {
-    const std::string got = order_of(work);
+    const std::string got = order_of(agent, streams, work);
     if (got != wanted)
       fprintf(stderr, "order is%s, not%s\n", got.c_str(), wanted);
     CHECK(got == wanted);

@@ -339,9 +339,14 @@ static void modules_and_launches() {
   CHECK(owner == module);
   OK(cuCtxSynchronize());
   OK(cuModuleUnload(module));
+}
 
+static void libraries_and_kernels() {
   CUlibrary library;
   CUkernel kernel;
+  CUfunction foo;
+  unsigned count;
+  size_t bytes;
   OK(cuLibraryLoadData(&library, kCubinSample, nullptr, nullptr, 0, nullptr, nullptr, 0));
   OK(cuLibraryGetKernelCount(&count, library));
   CHECK_EQUAL(count, 2);
@@ -362,10 +367,12 @@ static void modules_and_launches() {
   CHECK(offset == 8 && bytes == 4);
   FAILS(cuKernelGetParamInfo(kernel, 2, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
   OK(cuKernelGetFunction(&foo, kernel));
-  FAILS(cuLaunchKernel(foo, 1, 1, 1, 512, 1, 1, 0, nullptr, arguments, nullptr),
-        CUDA_ERROR_INVALID_VALUE); // more than its launch bound
   CUdeviceptr buffer;
   OK(cuMemAlloc(&buffer, 64));
+  int n = 3;
+  void *arguments[] = {&buffer, &n};
+  FAILS(cuLaunchKernel(foo, 1, 1, 1, 512, 1, 1, 0, nullptr, arguments, nullptr),
+        CUDA_ERROR_INVALID_VALUE); // more than its launch bound
   struct {
     CUdeviceptr a;
     unsigned b;
@@ -385,7 +392,10 @@ static void modules_and_launches() {
   CHECK_EQUAL(kernel_attribute(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK), 1024);
   OK(cuMemFree(buffer));
   OK(cuLibraryUnload(library));
+}
 
+static void tensor_maps() {
+  CUdeviceptr buffer;
   CUtensorMap map;
   cuuint64_t dimensions[] = {64, 64}, strides[] = {128};
   cuuint32_t box[] = {32, 32}, steps[] = {1, 1};
@@ -485,6 +495,8 @@ int main() {
   virtual_memory();
   streams_events_graphs();
   modules_and_launches();
+  libraries_and_kernels();
+  tensor_maps();
   functions_by_name_and_version();
 #ifndef REAL_GPU
   what_is_not_modelled_says_so();
