@@ -85,7 +85,7 @@ Status stream_wait_external(Stream *stream, void *handle) {
   return capture_node(stream, NodeType::kWaitEvent, wait) ? kSuccess : kInvalidValue;
 }
 
-// ---- waits of streams ----
+// ---- waits of streams ---------------------------------------------------------------------------------------------
 
 Status stream_wait(Stream *stream, void *handle, uint16_t call) {
   CudaEvent *event = event_of(handle);
@@ -119,7 +119,7 @@ Status stream_follow(Stream *stream, Stream *other) {
   return kSuccess;
 }
 
-// ---- what the host asks ----
+// ---- what the host asks -------------------------------------------------------------------------------------------
 
 Status event_query(void *handle, uint16_t call) {
   CudaEvent *event = event_of(handle);

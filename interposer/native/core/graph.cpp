@@ -449,15 +449,15 @@ Status graph_launch(void *handle, Stream *stream, uint16_t call) {
     Stream *lane = step.lane == 0 ? stream : lanes[static_cast<size_t>(step.lane) - 1].get();
     switch (step.what) {
     case Step::kRun:
-      exec->replays[step.node](lane, kReplayed);
+      exec->replays[step.node](lane, kInGraph);
       break;
     case Step::kRecord:
       keys[step.node] = next_event_key();
-      emit({.kind = Kind::kEventRecord, .flags = kReplayed, .stream = lane, .value = keys[step.node]});
+      emit({.kind = Kind::kEventRecord, .flags = kInGraph, .stream = lane, .value = keys[step.node]});
       break;
     case Step::kWait:
       lane->last_seq =
-          1 + emit({.kind = Kind::kStreamWait, .flags = kReplayed, .stream = lane, .value = keys[step.node]});
+          1 + emit({.kind = Kind::kStreamWait, .flags = kInGraph, .stream = lane, .value = keys[step.node]});
       break;
     }
   }

@@ -38,7 +38,7 @@ struct Thread {
   bool main = false;
   bool foreground = false;
   int64_t cpu_mark_ns = 0; // thread CPU time at the end of its last record (measured host cost only)
-  int64_t unpaid_ns = 0;   // of clock reads that the core has yet to be told of
+  int64_t unpaid_ns = 0;   // cost of clock reads that the core does not know of yet
 };
 Thread &this_thread();
 
@@ -62,12 +62,15 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
-char thread_state(int tid);    // of the kernel: 'S' sleeps, 'D' waits for a disk, 'R' runs or would; 0: it is gone
-int64_t take_interpreter_ns(); // what the calling thread spent between our calls since it was last asked
-void count_launch();           // a launch, copy or set: what the calling thread ran before is older now
-void count_library_call();     // a library's call or a collective: the more so
-void count_device_wait();      // a wait for a whole device: all of it
-class InsideCall {             // the calling thread is inside one of our calls: its rank does not count as idle
+// The kernel's state of a thread: 'S' sleeps, 'D' waits for a disk, 'R' runs or waits for a processor; 0: it is gone.
+char thread_state(int tid);
+int64_t take_interpreter_ns(); // what the calling thread spent between our calls since this was last called
+// How old the calling thread's functions and operators are (interpreter.cpp).
+void count_launch();       // it launched, copied or set: what it ran before is older now
+void count_library_call(); // it called a library or a collective, which ages what it ran before by more
+void count_device_wait();  // it waited for a whole device: what it ran before is cold
+// While one lives, the calling thread is inside one of our calls, and its rank does not count as idle.
+class InsideCall {
 public:
   InsideCall();
   ~InsideCall();
@@ -81,17 +84,17 @@ bool memory_range_of(const void *pointer, uintptr_t *begin, uintptr_t *end); // 
 
 // ---- values -------------------------------------------------------------------------------------------------------
 
-void value_forget(uintptr_t begin, uintptr_t end); // freed: unknown, pages given back
+void value_forget(uintptr_t begin, uintptr_t end); // the memory was freed: its bytes are unknown, its pages given back
 // Repeats an element of 1, 2 or 4 bytes.
 void fill_bytes(void *to, size_t bytes, unsigned value, size_t element_bytes);
 void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_bytes);
 void value_copy(void *to, const void *from, size_t bytes);
-// Reads in stream order into host memory: at once, or when a payload that it depends on arrived.
+// Reads in stream order into host memory: at once, or once the payload that the bytes depend on has arrived.
 void value_read_ordered(const void *pointer, size_t bytes, void *out);
 void value_receive(uint64_t seq, void *to, size_t bytes);         // a payload for `seq` will arrive
 void value_send(uint64_t seq, const void *from, size_t bytes);    // publishes bytes as payload of `seq`
 void value_arrived(uint64_t seq, const void *data, size_t bytes); // from the inbox
-bool value_pending(const void *pointer, size_t bytes);            // still depends on a payload
+bool value_pending(const void *pointer, size_t bytes);            // some bytes still depend on a payload
 
 // ---- streams ------------------------------------------------------------------------------------------------------
 
@@ -121,12 +124,12 @@ struct Stream {
   // progress.cpp
   std::deque<Recording> recorded = {}; // what is not known to have ended, oldest first
   uint64_t ended_key = 0;              // recordings up to this key have ended
-  int64_t probe_after_ns = 0;          // before that no background thread asks about it (CLOCK_MONOTONIC)
+  int64_t probe_after_ns = 0;          // background threads do not ask about it before this (CLOCK_MONOTONIC)
   bool has_recordings = false;
   bool after_collective = false;    // its next recording is the end of a collective
-  bool watched = true;              // a background thread looks at the ends of its collectives, as far as is known
-  int watcher = 0;                  // id of that thread, once it has
-  std::deque<uint64_t> unseen = {}; // ends of collectives that it has not seen, oldest first
+  bool watched = true;              // false once it is known that no background thread looks at its collectives' ends
+  int watcher = 0;                  // id of the thread that looks, once it has looked
+  std::deque<uint64_t> unseen = {}; // ends of collectives that this thread has not seen, oldest first
 };
 
 struct CudaEvent {
@@ -172,7 +175,5 @@ bool in_capture(const Stream *stream);
 void capture_invalidate(Capture &capture); // a call that a capture does not allow was made
 // Keeps what an operation does to values (data nullptr: unknown) for the node that this thread captures next.
 void capture_effect(void *pointer, size_t bytes, const void *data);
-
-inline constexpr uint8_t kReplayed = kInGraph;
 
 } // namespace eidolon

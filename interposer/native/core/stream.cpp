@@ -87,7 +87,7 @@ uint64_t emit_work(const Event &event) {
   return seq;
 }
 
-// ---- streams ----
+// ---- streams ------------------------------------------------------------------------------------------------------
 
 Stream *make_stream(int device, unsigned flags, int priority) {
   Streams *s = streams();

@@ -20,9 +20,9 @@ struct Config {
   bool active;              // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
   bool null_core;           // "mode=null": no ring, no waits, real clock; the overhead baseline
   bool measured_host;       // "host_cost=measured": records carry thread CPU time
-  int devices;              // that this process sees: all of the server, or what CUDA_VISIBLE_DEVICES leaves
-  int server_devices;       // of the server; NVML sees them all
-  int visible[kMaxDevices]; // of each device that this process sees: its ordinal within the server
+  int devices;              // number that this process sees: all, or what CUDA_VISIBLE_DEVICES leaves
+  int server_devices;       // number in the server; NVML sees them all
+  int visible[kMaxDevices]; // the ordinal within the server of each device that this process sees
   int server;               // index of this emulated server
   Gpu gpu;
   size_t payload_limit;     // NCCL payloads up to this many bytes are moved (65,536)

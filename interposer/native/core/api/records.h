@@ -26,7 +26,7 @@ struct Stream; // streams.h
 // What a library fills in to emit a record; the core adds sequence number, thread, flags and host cost.
 struct Event {
   Kind kind = Kind::kHost;
-  uint8_t flags = 0; // kGroupMore only; the rest is the core's
+  uint8_t flags = 0; // kGroupMore, kInGraph and kPayload; the core adds the others
   uint16_t call = 0;
   Stream *stream = nullptr; // nullptr: no stream
   uint32_t sig = 0;
@@ -45,7 +45,7 @@ EID_API Reply ask(const Event &event);
 // A host-only call: costs its host time, nothing else.
 inline void host(uint16_t call) { emit({.kind = Kind::kHost, .call = call}); }
 
-// Counts a call that is not modelled ("cusparse:cusparseSpMM") for the run's summary. Cheap after the first.
+// Counts a call that is not modelled ("cusparse:cusparseSpMM") for the run's summary. Each call costs a record.
 EID_API void unmodelled(const char *library, const char *function);
 
 } // namespace eidolon

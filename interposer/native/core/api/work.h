@@ -42,7 +42,7 @@ EID_API Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_
 EID_API Status set(void *to, unsigned value, size_t element_bytes, size_t count, Stream *stream, bool synchronous,
                    uint16_t call);
 
-// ---- kernels by host function or module ----
+// ---- kernels by host function or module ---------------------------------------------------------------------------
 
 EID_API void kernel_register(const void *host_function, const char *mangled_name);
 EID_API const char *kernel_name(const void *host_function_or_handle); // nullptr if not known
@@ -52,15 +52,15 @@ EID_API void *kernel_handle(const char *mangled_name);
 EID_API void kernel_set_attribute(const void *handle, int attribute, int value);
 EID_API int kernel_attribute(const void *handle, int attribute, int otherwise);
 
-// ---- collectives (libs/nccl_calls.cpp) ----
+// ---- collectives (libs/nccl_calls.cpp) ----------------------------------------------------------------------------
 
-// What is issued with one of these runs one after the other, in the order of issue, on whatever streams. Lives for
-// ever: captured operations take their turn at each replay.
+// Collectives that are issued with one Turn run one after the other, in the order of issue, on whatever streams they
+// are. A turn is never freed, because captured operations take it at each replay.
 struct Turn;
 EID_API Turn *turn_create();
 
-// One member of an NCCL group (or a call on its own). `payload` is sent if the bytes are known and small; the result
-// arrives later and is put at `receive` in stream order.
+// One member of an NCCL group, or a call on its own. Where the collective is small, the bytes at `send` are moved: the
+// result arrives later and is put at `receive` in stream order.
 struct Collective {
   uint32_t sig;                    // signature of kind "collective"
   std::atomic<uint64_t> *position; // counter of its communicator (p2p: of its pair and direction), taken when the work
@@ -69,8 +69,8 @@ struct Collective {
   Stream *stream;
   uint16_t call;
   bool group_more; // further members of the group follow, on the same stream
-  bool small =
-      true; // the most that any one rank sends is at most config().payload_limit: the same answer on every rank
+  // No rank sends more than config().payload_limit. The answer is the same on every rank.
+  bool small = true;
   const void *send;
   size_t send_bytes;
   void *receive;
