@@ -41,7 +41,7 @@ def measure(command: list[str], records: int) -> list[float]:
     import conftest  # noqa: F401 (the protocol's code)
     from fakes import BLOCKING, FOREGROUND, FakeAgent, FakeRank
 
-    from eidolon_simcore.run.event_records import Kind
+    from eidolon_simcore.vocabulary import Kind
 
     environment = {"PYTHONPATH": ":".join(sys.path)}
     with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -20,7 +20,8 @@ from eidolon_simcore.costs import package_tables
 from eidolon_simcore.costs.model import SOURCES, CostModel, measured_points
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION
-from eidolon_simcore.run.event_records import RECORD, Kind
+from eidolon_simcore.run.event_records import RECORD
+from eidolon_simcore.vocabulary import Kind
 
 SIGNATURES, LAUNCHES, STEPS, RANKS = 300, 2_000, 500, 8
 BATCHES = (64, 512, 4_096)

@@ -25,8 +25,9 @@ from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.export import dcgm, metrics
 from eidolon_simcore.export.summary import Report
 from eidolon_simcore.ledger.snapshot import Snapshot
-from eidolon_simcore.run.event_records import RECORD, Kind, RecordFlag
+from eidolon_simcore.run.event_records import RECORD
 from eidolon_simcore.run.simulation import Simulation
+from eidolon_simcore.vocabulary import Kind, RecordFlag
 
 KERNELS = 96  # between two collectives
 LAYERS = 20  # collectives of a step

@@ -25,7 +25,8 @@ import grpc
 import numpy as np
 
 from bench import plans
-from eidolon_interposer.abi import EVENT_RECORD, Flag, Kind
+from eidolon_interposer.abi import EVENT_RECORD
+from eidolon_interposer.vocabulary import Kind, RecordFlag
 from eidolon_interposer.writer import RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
@@ -51,7 +52,7 @@ class Echo(pb_grpc.SimulationServicer):
                     records = np.frombuffer(batch.records, EVENT_RECORD)
                     replies = [
                         pb.Reply(seq=batch.first_seq + int(i), thread=int(records["thread"][i]), clock_ns=int(i))
-                        for i in np.flatnonzero(records["flags"] & Flag.BLOCKING)
+                        for i in np.flatnonzero(records["flags"] & RecordFlag.BLOCKING)
                     ]
                     if replies:
                         yield pb.CoreMessage(replies=pb.ReplyBatch(session=batch.session, replies=replies))
@@ -89,7 +90,7 @@ def bare(core: str, calls: int) -> list[float]:
     """Round trips of one record over a stream of our own."""
     out: queue.SimpleQueue[pb.AgentMessage] = queue.SimpleQueue()
     record = np.zeros(1, EVENT_RECORD)
-    record["flags"] = Flag.BLOCKING
+    record["flags"] = RecordFlag.BLOCKING
     channel = grpc.insecure_channel(core)
     answers = pb_grpc.SimulationStub(channel).Connect(iter(out.get, None))
     out.put(pb.AgentMessage(hello=pb.Hello(protocol=1)))

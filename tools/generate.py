@@ -1,11 +1,11 @@
-"""Writes what is made from other files: the chart's copy of the CRD, the reference pages, docs/fidelity.md, tables.
+"""Writes what is made from others: the chart's copy of the CRD, reference pages, docs/fidelity.md, the vocabulary.
 
     generate.py            writes them (`make generate`)
     generate.py --check    writes nothing; names the files that are not current, exit code 1
 
 What they are made from: ``crds/simulatedcluster.yaml``; ``values.yaml`` (comments and defaults) with
 ``values.schema.json`` (types) of the chart; the package's host cost table; results of ``bench.fidelity``
-(:mod:`fidelity_page`). Needs PyYAML, Jinja and nothing of Eidolon.
+(:mod:`fidelity_page`); ``proto/vocabulary.toml`` (:mod:`vocabulary`). Needs PyYAML, Jinja and nothing of Eidolon.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent))  # also where tests load this file by its path
 import fidelity_page
+import vocabulary
 
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = Path("crds/simulatedcluster.yaml")
@@ -48,6 +49,7 @@ def generated() -> dict[Path, str]:
             HOST_COSTS,
             host_figures(yaml.safe_load((ROOT / HOST_COSTS).read_text("utf-8"))),
         ),
+        **vocabulary.generated(ROOT),
     }
 
 

@@ -1,82 +1,20 @@
 """What lies where in the memory that shims and their agent share: ``native/core/abi.h`` in Python.
 
-``abi.h`` says what every field means. Names of fields and values are those of that file, and a test compares offsets,
-sizes and numbers with what a C++ compiler makes of it.
+``abi.h`` says what every field means. Names of fields are those of that file, and a test compares offsets and sizes
+with what a C++ compiler makes of it. The numbers in the fields (kinds, flags, types) are words of :mod:`.vocabulary`.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 
 import numpy as np
 
+from eidolon_interposer.vocabulary import MAX_DEVICES, REPLY_SLOTS, Kind, MessageType, RecordFlag, ReplyStatus
+
 RING_MAGIC = b"EIDRING1"
 SERVER_MAGIC = b"EIDSERV1"
-ABI_VERSION = 2
-REPLY_SLOTS = 256
-MAX_DEVICES = 64  #: emulated GPUs of one server; words of ``used_bytes``
 SEQ_MASK = 0xFFFF_FFFF  #: records and reply slots hold the low half of a sequence number
-
-
-class Kind(enum.IntEnum):
-    """What one intercepted call was. Numbers 0 and 22 are reserved: earlier versions of the ABI used them."""
-
-    HOST = 1
-    KERNEL = 2
-    COPY = 3
-    SET = 4
-    EVENT_RECORD = 5
-    STREAM_WAIT = 6
-    COLLECTIVE = 7
-    CALLBACK = 8
-    SYNC_STREAM = 9
-    SYNC_EVENT = 10
-    SYNC_DEVICE = 11
-    QUERY_STREAM = 12
-    QUERY_EVENT = 13
-    EVENT_TIME = 14
-    CLOCK = 15
-    SLEEP = 16
-    MARK = 17
-    COMM_INIT = 18
-    COMM_DESTROY = 19
-    GRAPH_LAUNCH = 20
-    STREAM_CREATE = 21
-    MEMORY = 23
-    IDLE = 24
-    RESUME = 25
-    OUT_OF_MEMORY = 26
-    EXIT = 27
-    UNMODELLED = 28
-    UNKNOWN_READ = 29
-
-
-class Flag(enum.IntFlag):
-    """Bits of a record's ``flags``."""
-
-    FOREGROUND = 1
-    BLOCKING = 2
-    GROUP_MORE = 4
-    IN_GRAPH = 8
-    AUTOGRAD = 16
-    PAYLOAD = 32
-
-
-class MessageType(enum.IntEnum):
-    """Types of the messages in the definitions and in the inbox."""
-
-    PAD = 0
-    SIGNATURE = 1
-    PAYLOAD = 2
-
-
-class ReplyStatus(enum.IntEnum):
-    """What an answer, or the end of a run, means to the rank."""
-
-    OK = 0
-    FAILED = 1
-    STOP = 2
 
 
 def _structure(itemsize: int, *fields: tuple[int, str, str]) -> np.dtype[np.void]:
@@ -178,7 +116,7 @@ def aligned(size: int) -> int:
 
 
 def enumerators() -> Iterator[tuple[str, str, int]]:
-    """(C++ type, C++ name, value) of every value above."""
-    for values in (Kind, Flag, MessageType, ReplyStatus):
+    """(C++ type, C++ name, value) of every number that the fields hold."""
+    for values in (Kind, RecordFlag, MessageType, ReplyStatus):
         for name, value in values.__members__.items():
             yield values.__name__, "k" + "".join(part.capitalize() for part in name.split("_")), int(value)

@@ -47,14 +47,13 @@ from typing import Any
 
 import grpc
 
-from eidolon_interposer.abi import ReplyStatus
 from eidolon_interposer.ranks import Answer, Rank, RankTable
 from eidolon_interposer.ring import Batch, RingError
 from eidolon_interposer.serverdir import ServerDirectory
+from eidolon_interposer.vocabulary import PROTOCOL, ReplyStatus
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 
-PROTOCOL = 1
 CERTIFICATE_NAME = "eidolon-core"  #: whatever the core's address is
 INTERRUPTED = "interrupted by "  #: begins the launcher's reason where somebody took the server down
 BATCH_LIMIT_BYTES = 1 << 20

@@ -11,8 +11,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from eidolon_interposer.abi import MESSAGE_HEAD, MessageType, aligned
+from eidolon_interposer.abi import MESSAGE_HEAD, aligned
 from eidolon_interposer.mapping import SharedMapping
+from eidolon_interposer.vocabulary import MessageType
 
 HEAD_BYTES = MESSAGE_HEAD.itemsize
 _head = struct.Struct("<IHH")

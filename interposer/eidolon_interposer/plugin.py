@@ -55,7 +55,7 @@ def sources() -> tuple[Path, Path]:
 def digest() -> str:
     """Names the sources that a cached plugin was built from."""
     plugin, shim = sources()
-    headers = {shim / "core.h", shim / "abi.h", *(shim / "api").glob("*.h")}
+    headers = {shim / "core.h", shim / "abi.h", shim / "vocabulary.h", *(shim / "api").glob("*.h")}
     files = sorted({*plugin.rglob("*.h"), *plugin.rglob("*.cpp"), *headers, shim / "glibc.c"})
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eidolon_interposer.abi import ReplyStatus
 from eidolon_interposer.ring import RingError, RingReader
 from eidolon_interposer.serverdir import ServerDirectory
+from eidolon_interposer.vocabulary import ReplyStatus
 
 OUTBOX_LIMIT_BYTES = 256 << 20  #: payloads that may wait for room in one rank's inbox
 

@@ -28,25 +28,27 @@ from numpy.typing import NDArray
 
 from eidolon_interposer import futex
 from eidolon_interposer.abi import (
-    ABI_VERSION,
     EVENT_RECORD,
     FIXED_BYTES,
-    MAX_DEVICES,
     REPLY_SLOT,
-    REPLY_SLOTS,
     RING_HEADER,
     RING_MAGIC,
     SEQ_MASK,
     SLOTS_OFFSET,
-    Flag,
-    Kind,
-    MessageType,
-    ReplyStatus,
     offset_of,
     word_of,
 )
 from eidolon_interposer.mapping import SharedMapping
 from eidolon_interposer.messages import MessageConsumer, MessageProducer, RingError
+from eidolon_interposer.vocabulary import (
+    ABI_VERSION,
+    MAX_DEVICES,
+    REPLY_SLOTS,
+    Kind,
+    MessageType,
+    RecordFlag,
+    ReplyStatus,
+)
 
 __all__ = ["Batch", "RingError", "RingReader", "Signature"]
 
@@ -168,7 +170,8 @@ class RingReader:
         mapping = self._mapping
         header = self._header()
         if header["abi_version"] != ABI_VERSION:
-            raise RingError(f"the shim's ABI version is {header['abi_version']}, the agent's is {ABI_VERSION}")
+            theirs = header["abi_version"]
+            raise RingError(f"the shim's ABI version is {theirs}, the agent's is {ABI_VERSION}: use one release")
         if header["record_bytes"] != EVENT_RECORD.itemsize:
             raise RingError(f"records of {header['record_bytes']} bytes, not {EVENT_RECORD.itemsize}")
         regions = []
@@ -314,7 +317,7 @@ class RingReader:
             raise RingError(f"record {self._tail + wrong} has sequence number {records['seq'][wrong]}")
         if not _IS_KIND[records["kind"]].all():
             raise RingError(f"a record of kind {records['kind'][np.argmin(_IS_KIND[records['kind']])]}")
-        blocking = (records["flags"] & Flag.BLOCKING) != 0
+        blocking = (records["flags"] & RecordFlag.BLOCKING) != 0
         if (records["thread"][blocking] >= REPLY_SLOTS).any():
             raise RingError(f"a record waits in reply slot {records['thread'][blocking].max()} of {REPLY_SLOTS}")
         if self._known is None:

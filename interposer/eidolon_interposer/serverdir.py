@@ -24,8 +24,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eidolon_interposer import futex
-from eidolon_interposer.abi import ABI_VERSION, MAX_DEVICES, SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
+from eidolon_interposer.abi import SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
 from eidolon_interposer.mapping import SharedMapping
+from eidolon_interposer.vocabulary import ABI_VERSION, MAX_DEVICES
 
 _BELL, _LISTENING = word_of(SERVER_PAGE, "bell"), word_of(SERVER_PAGE, "listening")
 _HEARTBEAT, _USED = word_of(SERVER_PAGE, "heartbeat_ns"), offset_of(SERVER_PAGE, "used_bytes") // 8
@@ -56,8 +57,11 @@ class ServerPage:
         if self._mapping.size != SERVER_PAGE.itemsize:
             raise ValueError(f"{path} has {self._mapping.size} bytes, not {SERVER_PAGE.itemsize}")
         header = self._mapping.array(SERVER_PAGE, 1, 0)[0]
-        if header["magic"] != SERVER_MAGIC or header["abi_version"] != ABI_VERSION:
-            raise ValueError(f"{path} was not made by this version of the agent")
+        if header["magic"] != SERVER_MAGIC:
+            raise ValueError(f"{path} is no server page: its magic is {bytes(header['magic'])!r}, not {SERVER_MAGIC!r}")
+        if header["abi_version"] != ABI_VERSION:
+            theirs = header["abi_version"]
+            raise ValueError(f"{path} is of ABI version {theirs}, this agent's is {ABI_VERSION}: use one release")
 
     @staticmethod
     def create(path: Path) -> None:

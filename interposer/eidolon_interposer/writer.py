@@ -12,7 +12,6 @@ import numpy as np
 
 from eidolon_interposer import futex
 from eidolon_interposer.abi import (
-    ABI_VERSION,
     EVENT_RECORD,
     FIXED_BYTES,
     REPLY_SLOT,
@@ -20,10 +19,6 @@ from eidolon_interposer.abi import (
     RING_MAGIC,
     SEQ_MASK,
     SLOTS_OFFSET,
-    Flag,
-    Kind,
-    MessageType,
-    ReplyStatus,
 )
 from eidolon_interposer.mapping import SharedMapping
 from eidolon_interposer.messages import MessageConsumer, MessageProducer
@@ -46,6 +41,7 @@ from eidolon_interposer.ring import (
     USED,
 )
 from eidolon_interposer.serverdir import ServerPage
+from eidolon_interposer.vocabulary import ABI_VERSION, Kind, MessageType, RecordFlag, ReplyStatus
 
 _numbers = itertools.count()
 _SLICE_NS = 20_000_000
@@ -113,7 +109,7 @@ class RingWriter:
         futex.wait(self._mapping.address(SPACE_BELL * 4), seen, _SLICE_NS)
         self.check()
 
-    def emit(self, kind: Kind, *, flags: int = Flag.FOREGROUND, **columns: int) -> int:
+    def emit(self, kind: Kind, *, flags: int = RecordFlag.FOREGROUND, **columns: int) -> int:
         """Writes a record; returns its sequence number."""
         while self.head - self._mapping.u64[TAIL] >= len(self._records):
             self._wait_for_room()
@@ -124,13 +120,13 @@ class RingWriter:
             record[name] = values.get(name, 0)
         self.head += 1
         self._mapping.u64[HEAD] = self.head
-        if flags & Flag.BLOCKING:
+        if flags & RecordFlag.BLOCKING:
             self._page.ring()
         return self.head - 1
 
     def ask(self, kind: Kind, *, thread: int = 0, timeout_s: float = 10.0, **columns: int) -> tuple[int, int]:
         """Writes a blocking record and waits for (clock, value)."""
-        seq = self.emit(kind, flags=Flag.FOREGROUND | Flag.BLOCKING, thread=thread, **columns)
+        seq = self.emit(kind, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING, thread=thread, **columns)
         return self.wait(seq, thread=thread, timeout_s=timeout_s)
 
     def wait(self, seq: int, *, thread: int = 0, timeout_s: float = 10.0) -> tuple[int, int]:

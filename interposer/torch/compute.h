@@ -110,7 +110,7 @@ inline Computable computable(const Operator &op) {
 // A running operator that will be computed.
 struct Pending {
   const Computable *how = nullptr;
-  Origin origin = Origin::kTrue;                              // of what it reads
+  Origin origin = Origin::kNothing;                           // of what it reads
   std::vector<c10::IValue> arguments{};                       // in place of those that it mutates: copies on the CPU
   std::vector<std::pair<c10::IValue, c10::IValue>> written{}; // those that it mutates, and their copies
 };
@@ -173,7 +173,7 @@ inline bool all_come(const c10::IValue &value) { // as all_known, with a wait fo
 }
 
 inline Origin origin_of(const c10::IValue &value) {
-  Origin origin = Origin::kTrue;
+  Origin origin = Origin::kNothing;
   each_tensor(value, [&](const c10::TensorImpl *tensor) {
     if (char *storage = storage_of(tensor); storage != nullptr && tensor->numel() != 0)
       each_run(tensor, storage, [&](char *at, size_t n, bool) { origin = std::max(origin, value_origin(at, n)); });

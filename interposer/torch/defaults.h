@@ -248,7 +248,7 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
   default:
     break;
   }
-  return {{}, Origin::kTrue};
+  return {{}, Origin::kNothing};
 }
 
 } // namespace detail

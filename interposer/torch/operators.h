@@ -173,7 +173,10 @@ struct Facts {
   static constexpr size_t kMost = 6 + kInputs * (5 + kDims) + kIntegers * kListValues;
   size_t count = 0;
   Attribute attributes[kMost];
-  void add(const char *key, int64_t value) { attributes[count++] = {key, value}; }
+  void set(size_t at, signatures::Op::Key key, int64_t value) { attributes[at] = {key.text(), value}; }
+  void add(signatures::Op::Key key, int64_t value) { set(count++, key, value); }
+  // An argument of the operator, by its own name.
+  void add_argument(const std::string &name, int64_t value) { attributes[count++] = {name.c_str(), value}; }
   // `present` is among them, so equal values have equal keys.
   uint64_t hash(uint64_t seed) const {
     uint64_t hash = seed;
@@ -188,7 +191,7 @@ struct Facts {
 namespace detail {
 
 struct InputKeys {
-  const char *numel, *itemsize, *dtype, *layout, *dims, *sizes[kDims];
+  signatures::Op::Key numel, itemsize, dtype, layout, dims, sizes[kDims];
 };
 #define EIDOLON_INPUT_KEYS(i)                                                                                          \
   {#i "_numel",  #i "_itemsize", #i "_dtype",                                                                          \
@@ -221,7 +224,7 @@ inline void add_input(Facts &facts, size_t i, const c10::TensorImpl *tensor, int
 // Adds the values of an integer argument; returns how many.
 inline size_t add_integers(Facts &facts, const Argument &argument, const c10::IValue &value) {
   if (value.isInt() || value.isBool()) {
-    facts.add(argument.keys[0].c_str(), value.isInt() ? value.toInt() : value.toBool());
+    facts.add_argument(argument.keys[0], value.isInt() ? value.toInt() : value.toBool());
     return 1;
   }
   size_t n = 0;
@@ -229,16 +232,18 @@ inline size_t add_integers(Facts &facts, const Argument &argument, const c10::IV
     for (const c10::IValue &item : value.toListRef()) {
       if (n == std::min(kListValues, argument.keys.size() - 1) || !(item.isInt() || item.isBool()))
         break;
-      facts.add(argument.keys[1 + n++].c_str(), item.isInt() ? item.toInt() : item.toBool());
+      facts.add_argument(argument.keys[1 + n++], item.isInt() ? item.toInt() : item.toBool());
     }
   return n;
 }
 
 } // namespace detail
 
+inline constexpr size_t kTotals = 3; // attributes that come first, though they are known last
+
 // Collects the facts of a call; false if no argument is a plain CUDA tensor.
 inline bool gather(const Operator &op, Inputs inputs, Facts &facts) {
-  facts.count = 3;
+  facts.count = kTotals;
   int64_t present = 0, bytes = 0, written = 0, tensors = 0, tensors_numel = 0, tensors_bytes = 0;
   bool cuda = false;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -263,9 +268,9 @@ inline bool gather(const Operator &op, Inputs inputs, Facts &facts) {
       present |= static_cast<int64_t>(detail::add_integers(facts, argument, inputs[i])) << (8 + 3 * argument.position);
     }
   }
-  facts.attributes[0] = {"present", present};
-  facts.attributes[1] = {"bytes", bytes};
-  facts.attributes[2] = {"written", written};
+  facts.set(0, "present", present);
+  facts.set(1, "bytes", bytes);
+  facts.set(2, "written", written);
   if (tensors != 0) {
     facts.add("tensors", tensors);
     facts.add("tensors_numel", tensors_numel);

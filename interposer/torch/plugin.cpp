@@ -163,7 +163,7 @@ uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
   const uint64_t hash = facts.hash(reinterpret_cast<uintptr_t>(&op));
   Thread::Shape &entry = thread.shapes[hash % Thread::kShapes];
   if (entry.hash != hash) // 64 bits: two shapes of one run that share them are not to be expected
-    entry = {hash, signature("op", op.name.c_str(), facts.attributes, facts.count)};
+    entry = {hash, intern(signatures::Op::kKind, op.name.c_str(), facts.attributes, facts.count)};
   return entry.sig;
 }
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from eidolon_interposer.vocabulary import ConfKey
 from eidolon_operator import launching
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
@@ -57,7 +58,7 @@ def default_host_memory() -> int:
     return machine_memory() * HOST_MEMORY_PERCENT // 100
 
 
-def share_host_memory(scratch: Path, budget_bytes: int) -> dict[str, str]:
+def share_host_memory(scratch: Path, budget_bytes: int) -> dict[ConfKey, str]:
     """Settings for every server by which all ranks share one account of the machine's memory."""
     accounts = scratch / "host-memory"
     accounts.mkdir()

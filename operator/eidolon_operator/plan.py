@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from eidolon_interposer.vocabulary import ConfKey
 from eidolon_operator import topology
 from eidolon_operator.schema import Problem
 from eidolon_operator.spec import ServerGroup, Spec, SpecError
@@ -68,7 +69,7 @@ class Plan:
         """Shared memory of one rank."""
         return ring_bytes()
 
-    def with_server_conf(self, settings: Mapping[str, str]) -> Plan:
+    def with_server_conf(self, settings: Mapping[ConfKey, str]) -> Plan:
         """The plan with further settings in every ``server.conf``: those of the machine it runs on."""
         server = self.document["server"]
         return Plan(self.spec, {**self.document, "server": {**server, "conf": {**server["conf"], **settings}}})
@@ -149,29 +150,30 @@ def _core(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _server(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What every agent is told of a spec: the shape of its server, and the settings of the shims."""
     first, nccl = groups[0], spec.network.nccl
+    conf: dict[ConfKey, str] = {
+        "mode": "core",
+        "host_cost": spec.host_cost,
+        "devices": str(spec.gpus_per_server),
+        **first["conf"],
+        "payload_limit": str(nccl.payload_bytes),
+        "nccl.kernel_bytes": str(nccl.kernel_bytes),
+        "nccl.comm_bytes": str(nccl.communicator_bytes),
+        "nccl.peer_bytes": str(nccl.peer_bytes),
+        "known_limit": str(KNOWN_LIMIT_BYTES),
+        "values.loss": spec.values.loss,
+        "values.routing": spec.values.routing,
+        "reply_timeout_ms": str(REPLY_TIMEOUT_MS),
+        "ring.records": str(RING_RECORDS),
+        "ring.defs_bytes": str(RING_DEFINITIONS_BYTES),
+        "ring.inbox_bytes": str(RING_INBOX_BYTES),
+    }
     return {
         "devices": spec.gpus_per_server,
         "ranks": spec.workload.ranks_per_server,
         "world": spec.world,
         "gpu": first["gpu"],
         "groups": [{key: group[key] for key in _OF_SERVER} for group in groups] if len(groups) > 1 else None,
-        "conf": {
-            "mode": "core",
-            "host_cost": spec.host_cost,
-            "devices": str(spec.gpus_per_server),
-            **first["conf"],
-            "payload_limit": str(nccl.payload_bytes),
-            "nccl.kernel_bytes": str(nccl.kernel_bytes),
-            "nccl.comm_bytes": str(nccl.communicator_bytes),
-            "nccl.peer_bytes": str(nccl.peer_bytes),
-            "known_limit": str(KNOWN_LIMIT_BYTES),
-            "values.loss": spec.values.loss,
-            "values.routing": spec.values.routing,
-            "reply_timeout_ms": str(REPLY_TIMEOUT_MS),
-            "ring.records": str(RING_RECORDS),
-            "ring.defs_bytes": str(RING_DEFINITIONS_BYTES),
-            "ring.inbox_bytes": str(RING_INBOX_BYTES),
-        },
+        "conf": conf,
     }
 
 

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, get_args
 
 import yaml
+
+from eidolon_simcore.vocabulary import ConfKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class Gpu:
                 return self.peak[name]
         raise KeyError(dtype)
 
-    def server_conf(self, *, memory_bytes: int | None = None, context_bytes: int | None = None) -> dict[str, str]:
+    def server_conf(self, *, memory_bytes: int | None = None, context_bytes: int | None = None) -> dict[ConfKey, str]:
         """Keys of ``server.conf`` with which the shim answers as this device; the arguments replace the model's own."""
-        conf = {f"gpu.{name}": str(getattr(self, name)) for name in _CONF}
+        conf = {key: str(getattr(self, key.removeprefix("gpu."))) for key in _CONF}
         if memory_bytes is not None:
             conf["gpu.memory_bytes"] = str(memory_bytes)
         if context_bytes is not None:
@@ -76,11 +78,8 @@ class DeviceModel:
 
 
 _WIDER = {"fp4": ("fp8", "fp16"), "fp8": ("fp16",), "int8": ("fp16",), "bf16": ("fp16",), "tf32": ("fp32_simt",)}
-_CONF = (
-    *("name", "cc", "sm_count", "memory_bytes", "context_bytes", "clock_khz", "memory_clock_khz", "memory_bus_bits"),
-    *("l2_bytes", "smem_per_block", "smem_per_block_optin", "smem_per_sm", "reserved_smem_per_block", "regs_per_sm"),
-    *("max_threads_per_sm", "max_blocks_per_sm", "nvlinks", "power_limit_mw"),
-)
+#: Keys of server.conf that hold a field of the same name.
+_CONF: tuple[ConfKey, ...] = tuple(key for key in get_args(ConfKey) if key.startswith("gpu."))
 
 
 def names() -> tuple[str, ...]:

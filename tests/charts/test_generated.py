@@ -65,10 +65,11 @@ def test_main_writes_only_what_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = ("crds/simulatedcluster.yaml", "charts/eidolon/values.yaml", "charts/eidolon/values.schema.json")
-    for path in (*sources, generate.HOST_COSTS, generate.COSTS_PAGE):
+    for path in (*sources, generate.HOST_COSTS, generate.COSTS_PAGE, generate.vocabulary.SOURCE):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text((ROOT / path).read_text("utf-8"), "utf-8")
-    (tmp_path / "charts/eidolon/templates").mkdir()
+    for path in generate.generated():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     for path in ("tools/fidelity.md.j2", "bench/fidelity/results", "bench/fidelity/predicted"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).symlink_to(ROOT / path)
@@ -76,9 +77,9 @@ def test_main_writes_only_what_is_stale(
     page.write_text(page.read_text("utf-8").replace("10,000", "1"), "utf-8")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 5
+    assert len(capsys.readouterr().err.splitlines()) == 10
     assert generate.main([]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert len(capsys.readouterr().out.splitlines()) == 10
     assert generate.main(["--check"]) == 0
     assert generate.main([]) == 0
     assert capsys.readouterr().out == ""

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from bench import plans
-from eidolon_interposer.abi import EVENT_RECORD, Flag
+from eidolon_interposer.abi import EVENT_RECORD
+from eidolon_interposer.vocabulary import RecordFlag
 from eidolon_interposer.writer import RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
@@ -110,7 +111,7 @@ class Core(pb_grpc.SimulationServicer):
     def _answer(self, batch: pb.EventBatch) -> None:
         records = np.frombuffer(batch.records, EVENT_RECORD)
         replies = []
-        for i in np.flatnonzero(records["flags"] & Flag.BLOCKING):
+        for i in np.flatnonzero(records["flags"] & RecordFlag.BLOCKING):
             seq = batch.first_seq + int(i)
             clock_ns = self.clock(batch.session, seq)
             if clock_ns is not None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from playing import LIMIT_S, Core, Server, until, until_ended
 
-from eidolon_interposer.abi import EVENT_RECORD, FIXED_BYTES, Flag, Kind, ReplyStatus
+from eidolon_interposer.abi import EVENT_RECORD, FIXED_BYTES
+from eidolon_interposer.vocabulary import Kind, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 
@@ -174,7 +175,7 @@ def test_payloads_go_both_ways(server: Server, core: Core) -> None:
     writer = RingWriter(server.directory, inbox_bytes=1024)
     writer.emit(Kind.HOST)
     writer.send_payload(1, b"mine")
-    writer.emit(Kind.COLLECTIVE, flags=Flag.FOREGROUND | Flag.PAYLOAD)
+    writer.emit(Kind.COLLECTIVE, flags=RecordFlag.FOREGROUND | RecordFlag.PAYLOAD)
     until(lambda: len(core.records(1)) == 2, "the collective")
     assert [(p.seq, p.data) for batch in core.of("batch") for p in batch.payloads] == [(1, b"mine")]
     core.send(payload=pb.Payload(session=1, seq=1, data=b"theirs"))
@@ -187,7 +188,7 @@ def test_answers_never_overtake_payloads(server: Server, core: Core) -> None:
     server.start()
     writer = RingWriter(server.directory, inbox_bytes=1024)
     core.clock = lambda session, seq: None
-    seq = writer.emit(Kind.SYNC_STREAM, flags=Flag.FOREGROUND | Flag.BLOCKING)
+    seq = writer.emit(Kind.SYNC_STREAM, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING)
     until(lambda: len(core.records(1)) == 1, "the question")
     for number in range(50):
         core.send(payload=pb.Payload(session=1, seq=number, data=bytes([number]) * 400))
@@ -240,7 +241,7 @@ def test_stop_ends_every_rank_those_to_come_too(server: Server, core: Core, fail
     server.start()
     core.clock = lambda session, seq: None
     writer = RingWriter(server.directory)
-    seq = writer.emit(Kind.SYNC_DEVICE, flags=Flag.FOREGROUND | Flag.BLOCKING)
+    seq = writer.emit(Kind.SYNC_DEVICE, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING)
     until(lambda: len(core.records(1)) == 1, "the question")
     core.send(stop=pb.Stop(failed=failed, reason="ten steps are done"))
     with pytest.raises(EndedError, match="ten steps are done") as caught:
@@ -277,7 +278,7 @@ def test_a_lost_core_ends_every_rank(server: Server, core: Core, how: str) -> No
     server.start()
     core.clock = lambda session, seq: None
     writer = RingWriter(server.directory)
-    seq = writer.emit(Kind.SYNC_DEVICE, flags=Flag.FOREGROUND | Flag.BLOCKING)
+    seq = writer.emit(Kind.SYNC_DEVICE, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING)
     until(lambda: len(core.records(1)) == 1, "the question")
     if how == "stopped":
         core.stop()

@@ -17,7 +17,7 @@ import pytest
 from certificates import certificate
 from playing import LIMIT_S, Core, Server, until
 
-from eidolon_interposer.abi import Flag, Kind
+from eidolon_interposer.vocabulary import Kind, RecordFlag
 from eidolon_interposer.writer import RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 
@@ -183,7 +183,7 @@ def test_an_agent_killed_at_any_moment_loses_nothing(server: Server, core: Core)
                 for _ in range(random.Random(number).randint(1, 60)):
                     writer.emit(Kind.HOST, sig=1024 + number)
                 writer.send_payload(writer.head, bytes([number]) * 100)
-                writer.emit(Kind.COLLECTIVE, flags=Flag.FOREGROUND | Flag.PAYLOAD)
+                writer.emit(Kind.COLLECTIVE, flags=RecordFlag.FOREGROUND | RecordFlag.PAYLOAD)
                 writer.ask(Kind.CLOCK, timeout_s=120)
         except Exception as error:
             failed.append(error)

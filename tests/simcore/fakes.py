@@ -16,7 +16,8 @@ from bench import plans
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.core_plan import Plan, parse
-from eidolon_simcore.run.event_records import RECORD, Kind, RecordFlag
+from eidolon_simcore.run.event_records import RECORD
+from eidolon_simcore.vocabulary import Kind, RecordFlag
 
 FOREGROUND, BLOCKING, MORE = RecordFlag.FOREGROUND, RecordFlag.BLOCKING, RecordFlag.GROUP_MORE
 AUTOGRAD, PAYLOAD, IN_GRAPH = RecordFlag.AUTOGRAD, RecordFlag.PAYLOAD, RecordFlag.IN_GRAPH

@@ -12,8 +12,8 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.export.summary import Report
 from eidolon_simcore.export.timeline.recorder import Recorder
-from eidolon_simcore.run.event_records import Kind
 from eidolon_simcore.run.simulation import Simulation
+from eidolon_simcore.vocabulary import Kind
 
 STEPS = 5
 KERNELS = (20, 25)  #: of each rank in a step: the second is the straggler

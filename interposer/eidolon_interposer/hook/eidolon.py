@@ -8,6 +8,7 @@
         train(batch)
         eidolon.step()                      # the end of a step; optimizers then mark none
         eidolon.report("tokens", tokens)    # a whole number, for the run's summary
+        eidolon.report("samples", samples)  # of these two it also gives the rate
 """
 
 from __future__ import annotations

@@ -17,67 +17,23 @@
 // A rank is alive while it holds a POSIX record lock (fcntl F_SETLK, write, byte 0) on its ring file; a pid means
 // nothing across containers. When the lock is gone the ring stays readable up to `head`.
 //
-// Everything is little-endian; `interposer/eidolon_interposer/abi.py` mirrors this file and a test compares both.
+// Everything is little-endian; `interposer/eidolon_interposer/abi.py` mirrors this file and a test compares both. The
+// kinds of record, their flags, and the types of message are words of proto/vocabulary.toml (vocabulary.h).
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
+#include "vocabulary.h"
+
 namespace eidolon {
 
 inline constexpr char kRingMagic[8] = {'E', 'I', 'D', 'R', 'I', 'N', 'G', '1'};
-inline constexpr uint32_t kAbiVersion = 2;
-inline constexpr uint32_t kReplySlots = 256; // one per thread of a rank that ever blocks
-inline constexpr int kMaxDevices = 64;       // emulated GPUs of one server
-
-// What one intercepted call was. The meaning of `value` and `sig` is stated per kind. Numbers 0 and 22 are reserved:
-// earlier versions of the ABI used them.
-enum class Kind : uint8_t {
-  kHost = 1,         // host-only call: costs host time, nothing else
-  kKernel = 2,       // sig = operation signature
-  kCopy = 3,         // sig = copy signature, value = bytes
-  kSet = 4,          // sig = set signature, value = bytes
-  kEventRecord = 5,  // value = event key (unique per recording, never reused)
-  kStreamWait = 6,   // stream waits for event key `value`
-  kCollective = 7,   // sig = collective signature, value = position in its communicator (p2p: in its pair)
-  kCallback = 8,     // host function in stream order, answered in its reply slot when it is due
-  kSyncStream = 9,   // blocks until all work issued to `stream` before it has ended
-  kSyncEvent = 10,   // blocks until event key `value` has ended
-  kSyncDevice = 11,  // blocks until all work of this rank on `device` has ended
-  kQueryStream = 12, // reply.value = 1 if all work of `stream` ended at or before the caller's clock
-  kQueryEvent = 13,  // same for event key `value`
-  kEventTime = 14,   // reply.value = end of event key `value`, ns of virtual time (the event has ended)
-  kClock = 15,       // reply.clock_ns is all that is asked for
-  kSleep = 16,       // host lane advances by `value` ns
-  kMark = 17,        // step mark; covers all device work of this rank before it; sig = signature of kind "mark"
-  kCommInit = 18,    // blocks until all ranks of the communicator made it; sig = "comm" signature
-  kCommDestroy = 19, // value = communicator id (hash of its unique id and the split path)
-  kGraphLaunch = 20, // host cost of a graph launch; its nodes follow as records flagged kInGraph
-  kStreamCreate = 21,
-  kMemory = 23, // value = bytes now allocated on `device` by this rank (int64); sig = memory signature (which pool)
-  kIdle = 24,   // all foreground threads sleep outside our calls
-  kResume = 25, // the first record after kIdle
-  kOutOfMemory = 26, // an allocation of `value` bytes was refused on `device`
-  kExit = 27,        // last record of an orderly process exit; value = 0
-  kUnmodelled = 28,  // sig = signature of kind "unmodelled", name = library:function; value = 1
-  kUnknownRead = 29, // a device-to-host read of `value` never-computed bytes; sig = "read" signature (call site)
-};
-
-enum Flag : uint8_t {
-  kForeground = 1 << 0, // the thread advances the clock (law 3); others only read it
-  kBlocking = 1 << 1,   // the thread waits in reply slot `thread` until the answer is there
-  kGroupMore = 1 << 2,  // further members of the same NCCL group follow at once (same thread, same seq run)
-  kInGraph = 1 << 3,    // a node of a replayed CUDA graph: no host cost of its own
-  kAutograd = 1 << 4,   // the thread is not the main thread of its process (autograd); for step marks
-  kPayload = 1 << 5,    // a collective small enough that its bytes are moved: a member that sends publishes exactly one
-                        // kPayload message (zero length: unknown bytes), before the record or later; a member that
-                        // receives gets exactly one, before the answer to any later record that depends on it
-};
 
 struct EventRecord {
   uint32_t seq;     // low 32 bits of the rank-wide sequence number (the record's index)
   uint8_t kind;     // Kind
-  uint8_t flags;    // Flag bits
+  uint8_t flags;    // RecordFlag bits
   uint16_t thread;  // thread index within the rank; also its reply slot
   uint32_t host_ns; // host cost since this thread's last record: what it did between calls or, if `measured`, CPU time
   uint16_t call;    // id of a "call" signature: which API call this was; indexes the host cost table
@@ -95,14 +51,6 @@ struct MessageHead {
   uint16_t type; // MessageType
   uint16_t reserved;
 };
-enum class MessageType : uint16_t {
-  kPad = 0,
-  kSignature = 1, // u32 id ("call" signatures have ids below 1,024, all others from there on), then text: kind '\n'
-                  // name '\n' then lines "key=integer"; UTF-8
-  kPayload = 2,   // u64 seq of the collective record it belongs to, then the bytes (both directions): all n of them; if
-                  // some are unknown, zeros for those and a mask of (n + 7) / 8 bytes (bit i % 8 of byte i / 8: byte i
-                  // is known); if none is known, nothing
-};
 
 // Where one blocked thread waits. The agent writes clock, value and status, then `reply_seq`, then wakes it.
 struct alignas(64) ReplySlot {
@@ -112,11 +60,6 @@ struct alignas(64) ReplySlot {
   int64_t value;
 };
 static_assert(sizeof(ReplySlot) == 64);
-enum class ReplyStatus : int32_t {
-  kOk = 0,
-  kFailed = 1, // RingHeader::fatal says why: print it, exit non-zero
-  kStop = 2,   // the run reached its end condition: exit with 0
-};
 
 struct RingHeader {
   char magic[8];
@@ -151,9 +94,8 @@ struct RingHeader {
   std::atomic<uint32_t> fatal_status; // ReplyStatus; non-zero ends the process at its next call
   std::atomic<uint64_t> delivered;    // number of the last payload from the core that is in the inbox
   alignas(64) char fatal[1024];       // NUL-terminated reason
-  alignas(
-      64) std::atomic<int64_t> used_bytes[kMaxDevices]; // device memory of this rank, per device: what the agent takes
-                                                        // back from ServerPage::used_bytes if the process dies
+  // Device memory of this rank, per device: what the agent takes back from ServerPage::used_bytes if the process dies.
+  alignas(64) std::atomic<int64_t> used_bytes[kMaxDevices];
 };
 static_assert(sizeof(RingHeader) % 64 == 0);
 

@@ -62,7 +62,7 @@ int eidolon_mark(const char *kind) {
     return 0;
   if (strcmp(kind, "step") == 0)
     ++steps_marked;
-  emit({.kind = Kind::kMark, .sig = signature("mark", kind)});
+  emit({.kind = Kind::kMark, .sig = signature(kind, signatures::Mark{.value = 0})});
   return 1;
 }
 
@@ -71,8 +71,7 @@ int64_t eidolon_steps(void) { return steps_marked; }
 int eidolon_report(const char *name, int64_t value) {
   if (!is_rank())
     return 0;
-  Attribute attributes[] = {{"value", value}};
-  emit({.kind = Kind::kHost, .sig = signature("mark", name, attributes, 1)});
+  emit({.kind = Kind::kHost, .sig = signature(name, signatures::Mark{.value = value})});
   return 1;
 }
 

@@ -16,21 +16,37 @@ namespace {
 
 using Settings = std::map<std::string, std::string>;
 
-int64_t number(const Settings &settings, const char *key, int64_t otherwise) {
-  auto found = settings.find(key);
-  if (found == settings.end())
-    return otherwise;
-  char *end = nullptr;
-  errno = 0;
-  long long value = strtoll(found->second.c_str(), &end, 10);
-  if (errno != 0 || *end != 0 || end == found->second.c_str() || value < 0)
-    fatal("server.conf: %s=%s: a non-negative integer is allowed", key, found->second.c_str());
-  return value;
-}
-
 Settings &settings() {
   static Settings &all = *new Settings;
   return all;
+}
+
+// The value of a key, or the vocabulary's default.
+const char *value_of(ConfKey key) {
+  auto found = settings().find(key.text());
+  return found != settings().end() ? found->second.c_str() : kConfEntries[key.index()].otherwise;
+}
+
+int64_t number(ConfKey key) {
+  const int64_t max = kConfEntries[key.index()].max;
+  const char *text = value_of(key);
+  char *end = nullptr;
+  errno = 0;
+  const long long value = strtoll(text, &end, 10);
+  if (errno != 0 || *end != 0 || end == text || value < 0)
+    fatal("server.conf: %s=%s: a non-negative integer is allowed", key.text(), text);
+  if (max != 0 && value > max)
+    fatal("server.conf: %s=%s: 0 to %lld are allowed", key.text(), text, static_cast<long long>(max));
+  return value;
+}
+
+// The value of a key that is one of two words.
+std::string choice(ConfKey key) {
+  const auto &[first, second] = kConfEntries[key.index()].words;
+  const std::string text = value_of(key);
+  if (text != first && text != second)
+    fatal("server.conf: %s=%s: %s or %s is allowed", key.text(), text.c_str(), first, second);
+  return text;
 }
 
 // True if an entry of CUDA_VISIBLE_DEVICES is the leading part of the device's unique id.
@@ -93,53 +109,37 @@ Config *load() {
   }
   fclose(file);
 
-  const Settings &s = settings();
-  auto text = [&](const char *key, const char *otherwise) {
-    auto found = s.find(key);
-    return found == s.end() ? std::string(otherwise) : found->second;
-  };
-  c->server = static_cast<int>(number(s, "server", 0));
-  std::string mode = text("mode", "core");
-  if (mode != "core" && mode != "null")
-    fatal("server.conf: mode=%s: core or null is allowed", mode.c_str());
+  c->server = static_cast<int>(number("server"));
   c->active = true;
-  c->null_core = mode == "null";
-  std::string host = text("host_cost", "table");
-  if (host != "table" && host != "measured")
-    fatal("server.conf: host_cost=%s: table or measured is allowed", host.c_str());
-  c->measured_host = host == "measured";
-  c->server_devices = static_cast<int>(number(s, "devices", 1));
-  if (c->server_devices > kMaxDevices)
-    fatal("server.conf: devices=%d: 0 to %d are allowed", c->server_devices, kMaxDevices);
+  c->null_core = choice("mode") == "null";
+  c->measured_host = choice("host_cost") == "measured";
+  c->server_devices = static_cast<int>(number("devices"));
   see_devices(c);
-  c->payload_limit = static_cast<size_t>(number(s, "payload_limit", 65536));
-  c->known_limit = static_cast<size_t>(number(s, "known_limit", 1 << 20));
-  c->reply_timeout_ns = number(s, "reply_timeout_ms", 60'000) * 1'000'000;
+  c->payload_limit = static_cast<size_t>(number("payload_limit"));
+  c->known_limit = static_cast<size_t>(number("known_limit"));
+  c->reply_timeout_ns = number("reply_timeout_ms") * 1'000'000;
   Gpu &g = c->gpu;
-  snprintf(g.name, sizeof g.name, "%s", text("gpu.name", "NVIDIA H100 80GB HBM3").c_str());
-  std::string cc = text("gpu.cc", "9.0");
-  if (sscanf(cc.c_str(), "%d.%d", &g.cc_major, &g.cc_minor) != 2)
-    fatal("server.conf: gpu.cc=%s: MAJOR.MINOR is allowed", cc.c_str());
-  // Defaults are those of an H100 SXM (NVIDIA H100 data sheet and CUDA C++ programming guide, table of compute
-  // capability 9.0), so that a hand-written server.conf can be short.
-  auto integer = [&](const char *key, int64_t otherwise) { return static_cast<int>(number(s, key, otherwise)); };
-  auto size = [&](const char *key, int64_t otherwise) { return static_cast<size_t>(number(s, key, otherwise)); };
-  g.sm_count = integer("gpu.sm_count", 132);
-  g.memory_bytes = size("gpu.memory_bytes", int64_t{85'017'493'504});
-  g.context_bytes = size("gpu.context_bytes", int64_t{576'716'800});
-  g.clock_khz = integer("gpu.clock_khz", 1'980'000);
-  g.memory_clock_khz = integer("gpu.memory_clock_khz", 2'619'000);
-  g.memory_bus_bits = integer("gpu.memory_bus_bits", 5120);
-  g.l2_bytes = size("gpu.l2_bytes", 52'428'800);
-  g.smem_per_block = size("gpu.smem_per_block", 49'152);
-  g.smem_per_block_optin = size("gpu.smem_per_block_optin", 232'448);
-  g.smem_per_sm = size("gpu.smem_per_sm", 233'472);
-  g.reserved_smem_per_block = size("gpu.reserved_smem_per_block", 1024);
-  g.regs_per_sm = integer("gpu.regs_per_sm", 65'536);
-  g.max_threads_per_sm = integer("gpu.max_threads_per_sm", 2048);
-  g.max_blocks_per_sm = integer("gpu.max_blocks_per_sm", 32);
-  g.nvlinks = integer("gpu.nvlinks", 18);
-  g.power_limit_mw = integer("gpu.power_limit_mw", 700'000);
+  snprintf(g.name, sizeof g.name, "%s", value_of("gpu.name"));
+  if (sscanf(value_of("gpu.cc"), "%d.%d", &g.cc_major, &g.cc_minor) != 2)
+    fatal("server.conf: gpu.cc=%s: MAJOR.MINOR is allowed", value_of("gpu.cc"));
+  auto integer = [](ConfKey key) { return static_cast<int>(number(key)); };
+  auto size = [](ConfKey key) { return static_cast<size_t>(number(key)); };
+  g.sm_count = integer("gpu.sm_count");
+  g.memory_bytes = size("gpu.memory_bytes");
+  g.context_bytes = size("gpu.context_bytes");
+  g.clock_khz = integer("gpu.clock_khz");
+  g.memory_clock_khz = integer("gpu.memory_clock_khz");
+  g.memory_bus_bits = integer("gpu.memory_bus_bits");
+  g.l2_bytes = size("gpu.l2_bytes");
+  g.smem_per_block = size("gpu.smem_per_block");
+  g.smem_per_block_optin = size("gpu.smem_per_block_optin");
+  g.smem_per_sm = size("gpu.smem_per_sm");
+  g.reserved_smem_per_block = size("gpu.reserved_smem_per_block");
+  g.regs_per_sm = integer("gpu.regs_per_sm");
+  g.max_threads_per_sm = integer("gpu.max_threads_per_sm");
+  g.max_blocks_per_sm = integer("gpu.max_blocks_per_sm");
+  g.nvlinks = integer("gpu.nvlinks");
+  g.power_limit_mw = integer("gpu.power_limit_mw");
   return c;
 }
 
@@ -157,11 +157,14 @@ const Config &config() {
   return *loaded;
 }
 
-const char *setting(const char *key) {
-  if (!config().active)
-    return nullptr;
-  auto found = settings().find(key);
-  return found == settings().end() ? nullptr : found->second.c_str();
+const char *setting(ConfKey key) {
+  config(); // reads the file
+  return value_of(key);
+}
+
+int64_t setting_number(ConfKey key) {
+  config();
+  return number(key);
 }
 
 void fatal(const char *format, ...) {

@@ -13,9 +13,8 @@ bool pinned(const void *pointer) {
 
 constexpr size_t kPage = 4096; // whole pages go a faster way within the device (measured)
 
-uint32_t copy_signature(const char *name, bool is_pinned, bool pages) {
-  Attribute attributes[] = {{"pinned", is_pinned}, {"pages", pages}};
-  return signature("copy", name, attributes, 2);
+uint32_t copy_signature(signatures::CopyName name, bool is_pinned, bool pages) {
+  return signature(name, signatures::Copy{.pinned = is_pinned, .pages = pages});
 }
 
 // Moves (or forgets) the bytes of one row.
@@ -53,8 +52,8 @@ Status copy_2d(void *to, size_t to_pitch, const void *from, size_t from_pitch, s
     return kInvalidValue; // what the driver answers to a direction that contradicts the addresses
   const bool within_devices = seen == CopyKind::kDeviceToDevice, up = seen == CopyKind::kHostToDevice,
              down = seen == CopyKind::kDeviceToHost;
-  static const char *const kNames[] = {"h2h", "h2d", "d2h", "d2d"};
-  const char *name = kNames[static_cast<int>(seen)];
+  static constexpr signatures::CopyName kNames[] = {"h2h", "h2d", "d2h", "d2d"};
+  signatures::CopyName name = kNames[static_cast<int>(seen)];
   if (within_devices && pointer_info(to).device != pointer_info(from).device)
     name = "p2p";
   const void *host = up ? from : down ? to : nullptr;
@@ -112,7 +111,7 @@ Status set(void *to, unsigned value, size_t element_bytes, size_t count, Stream 
     else
       value_unknown(to, bytes);
   };
-  const uint32_t sig = signature("set", "set");
+  const uint32_t sig = signature("set", signatures::Set{});
   if (in_capture(stream)) {
     if (synchronous)
       return kCaptureUnsupported;

@@ -37,24 +37,13 @@ constexpr int64_t kPollMs = 20;
 constexpr int64_t kLeastPatienceMs = 100; // for who waited in vain again and again
 
 struct Budget {
-  int64_t bytes = 0, patience_ms = 15'000;
+  int64_t bytes = 0, patience_ms = 0;
   const char *directory = nullptr;
 };
 
-int64_t number(const char *key, int64_t otherwise) {
-  const char *text = setting(key);
-  if (text == nullptr)
-    return otherwise;
-  char *end = nullptr;
-  const int64_t value = strtoll(text, &end, 10);
-  if (end == text || *end != 0 || value < 0)
-    fatal("server.conf: %s=%s: a non-negative integer is allowed", key, text);
-  return value;
-}
-
 const Budget &budget() {
-  static const Budget all{.bytes = number("host_memory.bytes", 0),
-                          .patience_ms = number("host_memory.patience_ms", 15'000),
+  static const Budget all{.bytes = setting_number("host_memory.bytes"),
+                          .patience_ms = setting_number("host_memory.patience_ms"),
                           .directory = setting("host_memory.dir")};
   return all;
 }

@@ -58,7 +58,6 @@ bool ring_wait_inbox(int timeout_ms);                            // sleeps until
 uint64_t ring_next_seq(); // sequence number of the next record (a hint; exact only under the ring's lock)
 int callback_slot_take(); // a reply slot for a host callback; waits if all are taken
 void callback_slot_give(int slot);
-uint32_t intern(const char *kind, const char *name, const Attribute *attributes, size_t n);
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 
@@ -79,7 +78,7 @@ void release_accounts(); // orderly exit: gives this rank's device memory back
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 
-Status account(int device, int64_t bytes, const char *what); // charges (or frees) device memory of this rank
+Status account(int device, int64_t bytes, signatures::MemoryName what); // charges (or frees) device memory of this rank
 bool memory_range_of(const void *pointer, uintptr_t *begin, uintptr_t *end); // allocation that contains pointer
 
 // ---- values -------------------------------------------------------------------------------------------------------

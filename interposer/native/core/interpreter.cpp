@@ -50,18 +50,18 @@ constexpr const char *kAges = "%" SCNu64 " %" SCNu64 " %" SCNu64;
 constexpr const char *kTimes = " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64;
 
 // Nothing is charged without a core, so server.conf needs no figures then.
-const char *figures(const char *key) {
+const char *figures(ConfKey key) {
   const char *text = setting(key);
   if (text == nullptr && config().active && !config().null_core)
-    fatal("server.conf: %s is missing: mode=core needs the figures of the host cost table", key);
+    fatal("server.conf: %s is missing: mode=core needs the figures of the host cost table", key.text());
   return text;
 }
-Costs costs(const char *key) {
+Costs costs(ConfKey key) {
   Costs c{};
   const char *text = figures(key);
   if (text != nullptr && sscanf(text, (std::string(kAges) + kTimes).c_str(), &c.warm, &c.cold, &c.rare, &c.warm_ns,
                                 &c.cold_ns, &c.rare_ns, &c.far_ns) != 7)
-    fatal("server.conf: %s=%s: three ages and four times in ns are allowed", key, text);
+    fatal("server.conf: %s=%s: three ages and four times in ns are allowed", key.text(), text);
   return c;
 }
 const Costs &function_costs() {

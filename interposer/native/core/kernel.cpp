@@ -157,16 +157,16 @@ uint32_t launch_signature(const Kernel *kernel, const Launch &l, int64_t n) {
       memcmp(&entry.block, &l.block, sizeof l.block) == 0 && entry.shared_bytes == l.shared_bytes && entry.n == n &&
       entry.op == op)
     return entry.sig;
-  Attribute attributes[] = {{"gx", l.grid.x},
-                            {"gy", l.grid.y},
-                            {"gz", l.grid.z},
-                            {"bx", l.block.x},
-                            {"by", l.block.y},
-                            {"bz", l.block.z},
-                            {"smem", static_cast<int64_t>(l.shared_bytes)},
-                            {"n", n},
-                            {"op", op}};
-  entry = {kernel, l.grid, l.block, l.shared_bytes, n, op, signature("kernel", kernel->name.c_str(), attributes, 9)};
+  const signatures::Kernel fields = {.gx = l.grid.x,
+                                     .gy = l.grid.y,
+                                     .gz = l.grid.z,
+                                     .bx = l.block.x,
+                                     .by = l.block.y,
+                                     .bz = l.block.z,
+                                     .smem = static_cast<int64_t>(l.shared_bytes),
+                                     .n = n,
+                                     .op = op};
+  entry = {kernel, l.grid, l.block, l.shared_bytes, n, op, signature(kernel->name.c_str(), fields)};
   return entry.sig;
 }
 

@@ -54,7 +54,7 @@ std::map<uintptr_t, Allocation>::iterator allocation_at(Memory *m, uintptr_t at)
   return at < found->first + std::max<size_t>(found->second.bytes, 1) ? found : m->allocations.end();
 }
 
-Status account(int device, int64_t bytes, const char *what) {
+Status account(int device, int64_t bytes, signatures::MemoryName what) {
   std::atomic<int64_t> *used = used_word(server_device(device));
   int64_t before = used->fetch_add(bytes);
   if (bytes > 0 && before + bytes > static_cast<int64_t>(config().gpu.memory_bytes)) {
@@ -68,7 +68,7 @@ Status account(int device, int64_t bytes, const char *what) {
     int before_device = current_device();
     if (before_device != device)
       set_current_device(device); // the record names the device through the calling thread
-    emit({.kind = Kind::kMemory, .sig = signature("memory", what), .value = static_cast<uint64_t>(mine)});
+    emit({.kind = Kind::kMemory, .sig = signature(what, signatures::Memory{}), .value = static_cast<uint64_t>(mine)});
     if (before_device != device)
       set_current_device(before_device);
   }

@@ -303,7 +303,7 @@ void unmodelled(const char *library, const char *function) {
     return;
   char name[192];
   snprintf(name, sizeof name, "%s:%s", library, function);
-  uint32_t sig = signature("unmodelled", name);
+  uint32_t sig = signature(name, signatures::Unmodelled{});
   if (is_rank()) {
     emit({.kind = Kind::kUnmodelled, .sig = sig, .value = 1});
   } else { // before the context exists: told once it does

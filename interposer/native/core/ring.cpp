@@ -24,9 +24,7 @@
 namespace eidolon {
 namespace {
 
-constexpr uint64_t kDefaultRecords = 1 << 16, kDefaultDefs = 4 << 20, kDefaultInbox = 4 << 20;
-constexpr uint32_t kFirstSignature = 1024; // smaller ids are calls: they fit the record's 16 bits
-constexpr int kSliceMs = 20;               // how often a waiting thread looks around
+constexpr int kSliceMs = 20; // how often a waiting thread looks around
 
 struct RingState {
   std::mutex mutex; // the rank-wide order
@@ -56,9 +54,9 @@ struct Signatures {
   std::unordered_map<Key, uint32_t, KeyHash> ids;
   std::vector<std::pair<uint32_t, std::string>> texts; // all, to be sent when the ring is made
   size_t sent = 0;
-  uint32_t next_call = 1, next = kFirstSignature;
+  uint32_t next_call = 1, next = kCallIds;
 };
-Signatures &signatures() {
+Signatures &interned() {
   static Signatures &all = *new Signatures;
   return all;
 }
@@ -146,7 +144,7 @@ void append_definition(RingState *r, MessageType type, const void *a, size_t a_b
 
 // Sends the definitions made since the last call. Caller holds the ring's mutex.
 void send_signatures(RingState *r) {
-  Signatures &s = signatures();
+  Signatures &s = interned();
   for (;;) {
     std::pair<uint32_t, std::string> next;
     {
@@ -170,11 +168,10 @@ uint64_t mix(uint64_t hash, const char *text) {
   return mix(hash, 0x51ED);
 }
 
-uint64_t capacity_setting(const char *key, uint64_t otherwise) {
-  const char *text = setting(key);
-  uint64_t wanted = text != nullptr ? strtoull(text, nullptr, 10) : otherwise;
+uint64_t capacity_setting(ConfKey key) {
+  const auto wanted = static_cast<uint64_t>(setting_number(key));
   if (wanted < 1024 || (wanted & (wanted - 1)) != 0)
-    fatal("server.conf: %s=%s: a power of two of at least 1024 is allowed", key, text);
+    fatal("server.conf: %s=%s: a power of two of at least 1024 is allowed", key.text(), setting(key));
   return wanted;
 }
 
@@ -189,7 +186,7 @@ ServerPage *map_server_page() {
     fatal("cannot map %s: %s", path.c_str(), strerror(errno));
   auto *page = static_cast<ServerPage *>(mapped);
   if (memcmp(page->magic, "EIDSERV1", 8) != 0 || page->abi_version != kAbiVersion)
-    fatal("%s is of another version (%u, this is %u): agent and shim must be of one release", path.c_str(),
+    fatal("%s is of ABI version %u, this shim is of %u: agent and shim must be of one release", path.c_str(),
           page->abi_version, kAbiVersion);
   return page;
 }
@@ -212,9 +209,8 @@ ServerPage *server_page() {
 
 bool ring_create() {
   RingState *r = state();
-  const uint64_t records = capacity_setting("ring.records", kDefaultRecords),
-                 defs = capacity_setting("ring.defs_bytes", kDefaultDefs),
-                 inbox = capacity_setting("ring.inbox_bytes", kDefaultInbox);
+  const uint64_t records = capacity_setting("ring.records"), defs = capacity_setting("ring.defs_bytes"),
+                 inbox = capacity_setting("ring.inbox_bytes");
   const uint64_t slots_at = sizeof(RingHeader),
                  records_at = (slots_at + kReplySlots * sizeof(ReplySlot) + 4095) & ~uint64_t{4095},
                  defs_at = records_at + records * sizeof(EventRecord), inbox_at = defs_at + defs,
@@ -264,7 +260,7 @@ bool ring_create() {
   {
     std::lock_guard hold(r->mutex);
     r->header = h;
-    signatures().sent = 0;
+    interned().sent = 0;
     send_signatures(r);
   }
   if (rename(temporary.c_str(), path.c_str()) != 0)
@@ -278,7 +274,7 @@ void ring_abandon_in_child() {
   RingState *r = state();
   new (&r->mutex) std::mutex;
   new (&r->inbox_mutex) std::mutex;
-  new (&signatures().mutex) std::mutex;
+  new (&interned().mutex) std::mutex;
   r->header = nullptr;
 }
 
@@ -410,14 +406,14 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
     key.a = mix(key.a, static_cast<uint64_t>(attributes[i].value));
     key.b = mix(key.b, static_cast<uint64_t>(attributes[i].value) ^ (i * 0x632BE59BD9B4E019ULL));
   }
-  Signatures &s = signatures();
+  Signatures &s = interned();
   std::lock_guard hold(s.mutex);
   auto [found, fresh] = s.ids.try_emplace(key, 0);
   if (!fresh)
     return found->second;
-  const bool call = strcmp(kind, "call") == 0;
-  if (call && s.next_call >= kFirstSignature)
-    fatal("more than %u API calls have names", kFirstSignature - 1);
+  const bool call = strcmp(kind, signatures::Call::kKind) == 0;
+  if (call && s.next_call >= kCallIds)
+    fatal("more than %u API calls have names", kCallIds - 1);
   found->second = call ? s.next_call++ : s.next++;
   std::string clean = name;
   std::replace_if(clean.begin(), clean.end(), [](char c) { return c == '\n' || c == '\r'; }, ' '); // separates fields
@@ -428,11 +424,7 @@ uint32_t intern(const char *kind, const char *name, const Attribute *attributes,
   return found->second;
 }
 
-uint32_t signature(const char *kind, const char *name, const Attribute *attributes, size_t n) {
-  return intern(kind, name, attributes, n);
-}
-
-uint16_t call_id(const char *name) { return static_cast<uint16_t>(intern("call", name, nullptr, 0)); }
+uint16_t call_id(const char *name) { return static_cast<uint16_t>(signature(name, signatures::Call{})); }
 
 // ---- reply slots of host callbacks --------------------------------------------------------------------------------
 

@@ -37,11 +37,11 @@ Span span_of(const void *pointer, size_t bytes) {
 
 struct Deferred {
   enum { kReceive, kWrite, kForget, kCopy, kRead, kSend } what;
-  Span to, from;                 // device bytes (kRead: `to` is host memory)
-  std::vector<char> data;        // kWrite, and kReceive once it arrived
-  uint64_t seq = 0;              // kReceive, kSend
-  bool arrived = true;           // kReceive: the payload is here
-  Origin origin = Origin::kTrue; // kWrite
+  Span to, from;                    // device bytes (kRead: `to` is host memory)
+  std::vector<char> data;           // kWrite, and kReceive once it arrived
+  uint64_t seq = 0;                 // kReceive, kSend
+  bool arrived = true;              // kReceive: the payload is here
+  Origin origin = Origin::kNothing; // kWrite
 };
 
 struct Values {
@@ -127,7 +127,7 @@ size_t known_from(const Intervals &known, Span s) {
 bool all_known(const Intervals &known, Span s) { return known_from(known, s) == s.end - s.begin; }
 
 Origin origin_of(const Intervals &known, Span s) {
-  Origin origin = Origin::kTrue;
+  Origin origin = Origin::kNothing;
   pieces(known, s, [&](uintptr_t, uintptr_t, const Piece *piece) {
     if (piece != nullptr)
       origin = std::max(origin, piece->origin);
@@ -200,7 +200,7 @@ void send_now(Values *v, uint64_t seq, Span from) {
 void receive_now(Values *v, Span to, const std::vector<char> &data) {
   const size_t bytes = to.end - to.begin;
   if (data.size() == bytes) {
-    write_now(v, to, data.data(), Origin::kTrue);
+    write_now(v, to, data.data(), Origin::kNothing);
     return;
   }
   mark_unknown(v->known, to.begin, to.end);
@@ -211,7 +211,7 @@ void receive_now(Values *v, Span to, const std::vector<char> &data) {
     for (end = begin + 1; end < bytes && is_known(end) == is_known(begin);)
       ++end;
     if (is_known(begin))
-      write_now(v, {to.begin + begin, to.begin + end}, data.data() + begin, Origin::kTrue);
+      write_now(v, {to.begin + begin, to.begin + end}, data.data() + begin, Origin::kNothing);
   }
 }
 
@@ -326,7 +326,9 @@ static void write_in_order(void *pointer, size_t bytes, const void *data, Origin
   v->deferred.push_back(std::move(d));
 }
 
-void value_write(void *pointer, size_t bytes, const void *data) { write_in_order(pointer, bytes, data, Origin::kTrue); }
+void value_write(void *pointer, size_t bytes, const void *data) {
+  write_in_order(pointer, bytes, data, Origin::kNothing);
+}
 
 void value_computed(void *pointer, size_t bytes, const void *data, Origin origin) {
   capture_effect(pointer, bytes, data);
@@ -370,8 +372,8 @@ static bool foretold(void *out, size_t bytes) {
 
 static void count_read(size_t bytes, Origin origin) {
   uint32_t op = current_operator();
-  Attribute attributes[] = {{"op", op}, {"default", static_cast<int64_t>(origin)}};
-  emit({.kind = Kind::kUnknownRead, .sig = signature("read", "device-to-host copy", attributes, 2), .value = bytes});
+  const signatures::Read fields = {.op = op, .default_ = static_cast<int64_t>(origin)};
+  emit({.kind = Kind::kUnknownRead, .sig = signature("device-to-host copy", fields), .value = bytes});
 }
 
 void value_read_ordered(const void *pointer, size_t bytes, void *out) {
@@ -386,8 +388,8 @@ void value_read_ordered(const void *pointer, size_t bytes, void *out) {
   const size_t unknown = read_now(v, d.from, static_cast<char *>(out));
   const Origin origin = origin_of(v->known, d.from);
   hold.unlock();
-  if ((unknown != 0 || origin != Origin::kTrue) && !foretold(out, bytes))
-    count_read(unknown != 0 ? unknown : bytes, unknown != 0 ? Origin::kTrue : origin);
+  if ((unknown != 0 || origin != Origin::kNothing) && !foretold(out, bytes))
+    count_read(unknown != 0 ? unknown : bytes, unknown != 0 ? Origin::kNothing : origin);
 }
 
 void value_receive(uint64_t seq, void *to, size_t bytes) {

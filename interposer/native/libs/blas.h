@@ -155,24 +155,24 @@ struct Gemm {
 };
 // The "gemm" signature of a call.
 inline uint32_t signature_of(const char *call, const Gemm &g) {
-  const Attribute attributes[] = {{"m", g.m},
-                                  {"n", g.n},
-                                  {"k", g.k},
-                                  {"batch", g.batch},
-                                  {"ta", g.ta},
-                                  {"tb", g.tb},
-                                  {"atype", g.a_type},
-                                  {"ctype", g.c_type},
-                                  {"computetype", g.compute},
-                                  {"epilogue", g.epilogue},
-                                  {"op", current_operator()}};
-  return signature("gemm", call, attributes, std::size(attributes));
+  const signatures::Gemm fields = {.m = g.m,
+                                   .n = g.n,
+                                   .k = g.k,
+                                   .batch = g.batch,
+                                   .ta = g.ta,
+                                   .tb = g.tb,
+                                   .atype = g.a_type,
+                                   .ctype = g.c_type,
+                                   .computetype = g.compute,
+                                   .epilogue = g.epilogue,
+                                   .op = current_operator()};
+  return signature(call, fields);
 }
 
 // The "library" signature of anything else; `name` is "cublas:cublasSaxpy_v2".
 inline uint32_t library_signature(const char *name, int64_t bytes, int64_t flops) {
-  const Attribute attributes[] = {{"bytes", bytes}, {"flops", flops}, {"op", current_operator()}};
-  return signature("library", name, attributes, std::size(attributes));
+  const signatures::Library fields = {.bytes = bytes, .flops = flops, .op = current_operator()};
+  return signature(name, fields);
 }
 
 } // namespace eidolon::blas

@@ -30,8 +30,8 @@ cublasStatus_t scalar_result(cublasHandle_t handle, void *result, size_t bytes, 
   if (Status status = stream_synchronize(stream_of_handle(handle), call))
     return status_of(status);
   std::memset(result, 0, bytes);
-  const Attribute op = {"op", current_operator()};
-  emit({.kind = Kind::kUnknownRead, .call = call, .sig = signature("read", name, &op, 1), .value = bytes});
+  const signatures::Read fields = {.op = current_operator(), .default_ = static_cast<int64_t>(Origin::kNothing)};
+  emit({.kind = Kind::kUnknownRead, .call = call, .sig = signature(name, fields), .value = bytes});
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -48,8 +48,7 @@ EID_BLAS cublasCreate_v2(cublasHandle_t *handle) {
   auto *made = new (std::nothrow) cublasContext{.device = current_device()};
   if (made == nullptr)
     return CUBLAS_STATUS_ALLOC_FAILED;
-  const char *own = setting("cublas.handle_bytes"); // device memory that a handle takes outside the framework's pools
-  if (size_t bytes = own != nullptr ? std::strtoull(own, nullptr, 10) : 0)
+  if (const auto bytes = static_cast<size_t>(setting_number("cublas.handle_bytes")))
     if (mem_alloc(made->device, bytes, &made->own) != kSuccess) {
       delete made;
       return CUBLAS_STATUS_ALLOC_FAILED;

@@ -19,28 +19,28 @@ uint32_t signature_of(const Convolution &c) {
     return product;
   };
   const int64_t groups = c.w.dims[1] > 0 ? std::max<int64_t>(1, c.x.dims[1] / c.w.dims[1]) : 1;
-  const Attribute attributes[] = {{"n", c.x.dims[0]},
-                                  {"c", c.x.dims[1]},
-                                  {"h", fold(c.x)},
-                                  {"w", c.x.dims[last]},
-                                  {"k", c.w.dims[0]},
-                                  {"r", fold(c.w)},
-                                  {"s", c.w.dims[last]},
-                                  {"oh", fold(c.y)},
-                                  {"ow", c.y.dims[last]},
-                                  {"stride_h", spatial > 1 ? c.stride[spatial - 2] : 1},
-                                  {"stride_w", c.stride[spatial - 1]},
-                                  {"pad_h", spatial > 1 ? c.pad[spatial - 2] : 0},
-                                  {"pad_w", c.pad[spatial - 1]},
-                                  {"dil_h", spatial > 1 ? c.dilation[spatial - 2] : 1},
-                                  {"dil_w", c.dilation[spatial - 1]},
-                                  {"groups", groups},
-                                  {"dtype", c.x.type},
-                                  {"op", current_operator()}};
-  const char *name = c.direction == Direction::kForward        ? "forward"
-                     : c.direction == Direction::kDataGradient ? "dgrad"
-                                                               : "wgrad";
-  return signature("conv", name, attributes, std::size(attributes));
+  const signatures::Conv fields = {.n = c.x.dims[0],
+                                   .c = c.x.dims[1],
+                                   .h = fold(c.x),
+                                   .w = c.x.dims[last],
+                                   .k = c.w.dims[0],
+                                   .r = fold(c.w),
+                                   .s = c.w.dims[last],
+                                   .oh = fold(c.y),
+                                   .ow = c.y.dims[last],
+                                   .stride_h = spatial > 1 ? c.stride[spatial - 2] : 1,
+                                   .stride_w = c.stride[spatial - 1],
+                                   .pad_h = spatial > 1 ? c.pad[spatial - 2] : 0,
+                                   .pad_w = c.pad[spatial - 1],
+                                   .dil_h = spatial > 1 ? c.dilation[spatial - 2] : 1,
+                                   .dil_w = c.dilation[spatial - 1],
+                                   .groups = groups,
+                                   .dtype = c.x.type,
+                                   .op = current_operator()};
+  const signatures::ConvName name = c.direction == Direction::kForward        ? signatures::ConvName("forward")
+                                    : c.direction == Direction::kDataGradient ? signatures::ConvName("dgrad")
+                                                                              : signatures::ConvName("wgrad");
+  return signature(name, fields);
 }
 
 } // namespace eidolon::dnn

@@ -412,39 +412,41 @@ uint32_t Plan::signature() const {
   case kConvolution:
     return signature_of(convolution);
   case kAttention: {
-    const Attribute attributes[] = {{"b", b},
-                                    {"h", h},
-                                    {"sq", sq},
-                                    {"skv", skv},
-                                    {"d", d},
-                                    {"dv", dv},
-                                    {"causal", causal},
-                                    {"kvh", kvh},
-                                    {"dtype", type},
-                                    {"bias", bias},
-                                    {"op", current_operator()}};
-    return eidolon::signature("attention", backward ? "backward" : "forward", attributes, std::size(attributes));
+    const signatures::Attention fields = {.b = b,
+                                          .h = h,
+                                          .sq = sq,
+                                          .skv = skv,
+                                          .d = d,
+                                          .dv = dv,
+                                          .causal = causal,
+                                          .kvh = kvh,
+                                          .dtype = type,
+                                          .bias = bias,
+                                          .op = current_operator()};
+    const signatures::AttentionName name =
+        backward ? signatures::AttentionName("backward") : signatures::AttentionName("forward");
+    return eidolon::signature(name, fields);
   }
   case kGemm: {
     const int compute = type == CUDNN_DATA_DOUBLE ? 70 : 68; // cublasComputeType_t: 64F, 32F
-    const Attribute attributes[] = {{"m", m},
-                                    {"n", n},
-                                    {"k", k},
-                                    {"batch", batch},
-                                    {"ta", ta},
-                                    {"tb", tb},
-                                    {"atype", cuda_type(type)},
-                                    {"ctype", cuda_type(c_type)},
-                                    {"computetype", compute},
-                                    {"epilogue", 0},
-                                    {"op", current_operator()}};
-    return eidolon::signature("gemm", "cudnnBackendExecute", attributes, std::size(attributes));
+    const signatures::Gemm fields = {.m = m,
+                                     .n = n,
+                                     .k = k,
+                                     .batch = batch,
+                                     .ta = ta,
+                                     .tb = tb,
+                                     .atype = cuda_type(type),
+                                     .ctype = cuda_type(c_type),
+                                     .computetype = compute,
+                                     .epilogue = 0,
+                                     .op = current_operator()};
+    return eidolon::signature("cudnnBackendExecute", fields);
   }
   case kLibrary:
     break;
   }
-  const Attribute attributes[] = {{"bytes", bytes}, {"flops", 0}, {"op", current_operator()}};
-  return eidolon::signature("library", ("cudnn:" + name).c_str(), attributes, std::size(attributes));
+  const signatures::Library fields = {.bytes = bytes, .flops = 0, .op = current_operator()};
+  return eidolon::signature(("cudnn:" + name).c_str(), fields);
 }
 
 } // namespace eidolon::dnn

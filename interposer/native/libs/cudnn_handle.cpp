@@ -25,8 +25,8 @@ cudnnStatus_t launch(cudnnHandle_t handle, uint32_t sig, uint16_t call) {
 cudnnStatus_t launch_library(cudnnHandle_t handle, const char *name, int64_t bytes, int64_t flops, uint16_t call) {
   char full[160];
   std::snprintf(full, sizeof(full), "cudnn:%s", name);
-  const Attribute attributes[] = {{"bytes", bytes}, {"flops", flops}, {"op", current_operator()}};
-  return launch(handle, signature("library", full, attributes, std::size(attributes)), call);
+  const signatures::Library fields = {.bytes = bytes, .flops = flops, .op = current_operator()};
+  return launch(handle, signature(full, fields), call);
 }
 
 void written(void *start, const Tensor &tensor) {
@@ -145,8 +145,7 @@ EID_DNN cudnnCreate(cudnnHandle_t *handle) {
   auto *made = new (std::nothrow) cudnnContext{.device = current_device()};
   if (made == nullptr)
     return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
-  const char *own = setting("cudnn.handle_bytes"); // device memory that a handle takes outside the framework's pools
-  if (size_t bytes = own != nullptr ? std::strtoull(own, nullptr, 10) : 0)
+  if (const auto bytes = static_cast<size_t>(setting_number("cudnn.handle_bytes")))
     if (mem_alloc(made->device, bytes, &made->own) != kSuccess) {
       delete made;
       return CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;

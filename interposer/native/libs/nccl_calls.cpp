@@ -74,7 +74,7 @@ int64_t factor_bits(const Call &call) {
 }
 
 // Everyone sends to everyone in these; the other operations follow rings and trees.
-bool goes_to_peers(const Call &call) { return call.peer != kNone || std::strcmp(call.name, "all_to_all") == 0; }
+bool goes_to_peers(const Call &call) { return call.peer != kNone || call.name == "all_to_all"; }
 
 ncclResult_t issue(const Call &call, Stream *stream, bool more) {
   DeviceScope scope(call.comm->device);
@@ -83,15 +83,15 @@ ncclResult_t issue(const Call &call, Stream *stream, bool more) {
     if (ncclResult_t result = connect_peers(call.comm))
       return result;
   }
-  const Attribute attributes[] = {{"comm", static_cast<int64_t>(call.comm->id)},
-                                  {"count", static_cast<int64_t>(call.count)},
-                                  {"dtype", call.type},
-                                  {"bytes", static_cast<int64_t>(call.bytes)},
-                                  {"root", call.root},
-                                  {"peer", call.peer},
-                                  {"redop", call.operation},
-                                  {"scale", factor_bits(call)}};
-  const Collective collective = {.sig = signature("collective", call.name, attributes, std::size(attributes)),
+  const signatures::Collective fields = {.comm = static_cast<int64_t>(call.comm->id),
+                                         .count = static_cast<int64_t>(call.count),
+                                         .dtype = call.type,
+                                         .bytes = static_cast<int64_t>(call.bytes),
+                                         .root = call.root,
+                                         .peer = call.peer,
+                                         .redop = call.operation,
+                                         .scale = factor_bits(call)};
+  const Collective collective = {.sig = signature(call.name, fields),
                                  .position = call.position,
                                  .turn = call.comm->turn,
                                  .stream = stream,
@@ -200,9 +200,9 @@ struct Buffers {
 };
 
 // Checks and submits one collective. `sent_by_one` is the most that any rank sends, in elements.
-ncclResult_t collective(const char *name, uint16_t id, ncclComm_t comm, cudaStream_t stream, size_t count,
-                        ncclDataType_t type, const Buffers &b, size_t sent_by_one, int root = kNone, int peer = kNone,
-                        int operation = kNone) {
+ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t comm, cudaStream_t stream,
+                        size_t count, ncclDataType_t type, const Buffers &b, size_t sent_by_one, int root = kNone,
+                        int peer = kNone, int operation = kNone) {
   if (!valid(comm))
     return reject(ncclInvalidArgument, "not a communicator");
   if (comm->error != ncclSuccess)

@@ -61,13 +61,12 @@ std::atomic<uint64_t> *counters(size_t count) {
 }
 
 // Device memory that a setting names, as a physical allocation: NCCL's own lies outside cudaMalloc's addresses too.
-ncclResult_t take(int device, const char *key, uint64_t &handle) {
-  const char *text = setting(key);
-  const size_t bytes = text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
+ncclResult_t take(int device, ConfKey key, uint64_t &handle) {
+  const auto bytes = static_cast<size_t>(setting_number(key));
   if (bytes == 0 || handle != 0)
     return ncclSuccess;
   if (vmm_create(device, (bytes + kVmmGranularity - 1) / kVmmGranularity * kVmmGranularity, &handle) != kSuccess)
-    return fail(ncclUnhandledCudaError, "out of device memory: %s", key);
+    return fail(ncclUnhandledCudaError, "out of device memory: %s", key.text());
   return ncclSuccess;
 }
 
@@ -106,27 +105,27 @@ uint32_t comm_signature(const ncclComm &comm) {
   const char *nvls = getenv("NCCL_NVLS_ENABLE");
   int version = NCCL_VERSION_CODE;
   ncclGetVersion(&version);
-  const Attribute attributes[] = {{"id", static_cast<int64_t>(comm.id)},
-                                  {"rank", comm.rank},
-                                  {"size", comm.size},
-                                  {"device", server_device(comm.device)},
-                                  {"algorithms", chosen(getenv("NCCL_ALGO"), kAlgorithms)},
-                                  {"protocols", chosen(getenv("NCCL_PROTO"), kProtocols)},
-                                  {"nvls", nvls == nullptr || strcmp(nvls, "0") != 0},
-                                  {"version", version}};
-  return signature("comm", comm.name.c_str(), attributes, std::size(attributes));
+  const signatures::Comm fields = {.id = static_cast<int64_t>(comm.id),
+                                   .rank = comm.rank,
+                                   .size = comm.size,
+                                   .device = server_device(comm.device),
+                                   .algorithms = chosen(getenv("NCCL_ALGO"), kNcclAlgorithms),
+                                   .protocols = chosen(getenv("NCCL_PROTO"), kNcclProtocols),
+                                   .nvls = nvls == nullptr || strcmp(nvls, "0") != 0,
+                                   .version = version};
+  return signature(comm.name.c_str(), fields);
 }
 
 uint32_t split_signature(const Joining &j) {
   const std::string name = j.parent->name + "/split" + std::to_string(j.position);
-  const Attribute attributes[] = {{"parent", static_cast<int64_t>(j.parent->id)},
-                                  {"position", static_cast<int64_t>(j.position)},
-                                  {"color", j.color},
-                                  {"key", j.key},
-                                  {"rank", j.parent->rank},
-                                  {"size", j.parent->size},
-                                  {"device", server_device(j.parent->device)}};
-  return signature("split", name.c_str(), attributes, std::size(attributes));
+  const signatures::Split fields = {.parent = static_cast<int64_t>(j.parent->id),
+                                    .position = static_cast<int64_t>(j.position),
+                                    .color = j.color,
+                                    .key = j.key,
+                                    .rank = j.parent->rank,
+                                    .size = j.parent->size,
+                                    .device = server_device(j.parent->device)};
+  return signature(name.c_str(), fields);
 }
 
 // Asks for this member's place in its new communicator. Without a simulation core there are no peers to ask: a split
@@ -567,8 +566,10 @@ EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *val
   if (!valid(comm) || value == nullptr)
     return ncclInvalidArgument;
   uint64_t bytes = 0;
-  for (auto [handle, key] : {std::pair{comm->memory, "nccl.comm_bytes"}, {comm->peer_memory, "nccl.peer_bytes"}})
-    bytes += handle != 0 ? std::strtoull(setting(key), nullptr, 10) : 0;
+  if (comm->memory != 0)
+    bytes += static_cast<uint64_t>(setting_number("nccl.comm_bytes"));
+  if (comm->peer_memory != 0)
+    bytes += static_cast<uint64_t>(setting_number("nccl.peer_bytes"));
   *value = stat == ncclStatGpuMemSuspended ? uint64_t{comm->suspended.load()}
            : stat == ncclStatGpuMemPersist ? 0
                                            : bytes;

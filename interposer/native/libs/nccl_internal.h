@@ -107,7 +107,7 @@ inline bool usable(const ncclComm *comm) {
 struct Call {
   ncclComm *comm;
   Stream *stream;
-  const char *name;
+  signatures::CollectiveName name;
   uint16_t id;
   std::atomic<uint64_t> *position;
   size_t count;
@@ -151,11 +151,8 @@ inline ncclResult_t result_of(Status status) {
   }
 }
 
-// What NCCL_ALGO and NCCL_PROTO name, as bits by place in these lists (the core's `tuner` has the same): a list with
-// commas, `^` for all but those named, `function:` in front ignored. 0: any.
-inline constexpr const char *kAlgorithms[] = {"tree", "ring", "nvls", "nvlstree", "pat", "hierarchical"};
-inline constexpr const char *kProtocols[] = {"ll", "ll128", "simple"};
-
+// What NCCL_ALGO or NCCL_PROTO allows, as bits by place in a list of the vocabulary: names with commas, `^` for all but
+// those named, `function:` in front ignored. 0: any.
 template <size_t N> int64_t chosen(const char *text, const char *const (&names)[N]) {
   if (text == nullptr)
     return 0;

@@ -17,8 +17,8 @@ inline Status launch_library(const char *name, Work work, void *stream_handle, u
   Stream *stream = stream_of(stream_handle);
   if (stream == nullptr)
     return kInvalidHandle;
-  const Attribute attributes[] = {{"bytes", work.bytes}, {"flops", work.flops}, {"op", current_operator()}};
-  return launch_operation(stream, signature("library", name, attributes, 3), call);
+  const signatures::Library fields = {.bytes = work.bytes, .flops = work.flops, .op = current_operator()};
+  return launch_operation(stream, signature(name, fields), call);
 }
 
 } // namespace eidolon

@@ -50,7 +50,7 @@ bool read_conf(const char *directory) {
     if (!value)
       continue;
     *value++ = 0;
-    auto is = [&line](const char *key) { return std::strcmp(line, key) == 0; };
+    auto is = [&line](eidolon::ConfKey key) { return std::strcmp(line, key.text()) == 0; };
     if (is("gpu.name"))
       std::snprintf(conf.name, sizeof conf.name, "%.95s", value);
     else if (is("gpu.cc"))

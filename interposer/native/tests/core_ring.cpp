@@ -183,8 +183,8 @@ void one_thread(int number) {
   event_create(0, &event);
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < kLaunches; ++i) {
-      Attribute attributes[] = {{"round", round}, {"thread", number}};
-      launch_operation(stream, signature("library", "test:work", attributes, 2), EID_CALL("cudaLaunchKernel"));
+      const signatures::Library fields = {.bytes = round, .flops = number, .op = 0};
+      launch_operation(stream, signature("test:work", fields), EID_CALL("cudaLaunchKernel"));
     }
     event_record(event, stream, EID_CALL("cudaEventRecord"));
     CHECK_EQUAL(event_query(event, EID_CALL("cudaEventQuery")), kSuccess);
@@ -210,7 +210,7 @@ void everything_else() {
   int sent = 42, got = 0;
   copy(device, &sent, 4, CopyKind::kHostToDevice, stream, false, 0);
   static std::atomic<uint64_t> position{0};
-  launch_collective({.sig = signature("collective", "all_reduce"),
+  launch_collective({.sig = signature("all_reduce", signatures::Collective{}),
                      .position = &position,
                      .stream = stream,
                      .call = EID_CALL("ncclAllReduce"),
@@ -228,7 +228,7 @@ void everything_else() {
   value_write(to, 20, "what lay there first");
   value_write(from, 4, "abcd");
   value_write(from + 9, 1, "x");
-  launch_collective({.sig = signature("collective", "all_reduce"),
+  launch_collective({.sig = signature("all_reduce", signatures::Collective{}),
                      .position = &position,
                      .stream = stream,
                      .call = EID_CALL("ncclAllReduce"),
@@ -256,7 +256,7 @@ void everything_else() {
   void *graph, *exec;
   capture_begin(stream, CaptureMode::kThreadLocal, nullptr);
   for (int i = 0; i < 7; ++i)
-    launch_operation(stream, signature("library", "test:node"), 0);
+    launch_operation(stream, signature("test:node", signatures::Library{}), 0);
   capture_end(stream, &graph);
   graph_instantiate(graph, &exec);
   for (int i = 0; i < 3; ++i)
@@ -286,7 +286,7 @@ void watchdog() {
   mem_alloc(0, 4096, &device);
   static std::atomic<uint64_t> position{0};
   auto collective = [&](void *end) {
-    launch_collective({.sig = signature("collective", "all_reduce"),
+    launch_collective({.sig = signature("all_reduce", signatures::Collective{}),
                        .position = &position,
                        .stream = communication,
                        .call = EID_CALL("ncclAllReduce"),
@@ -313,7 +313,7 @@ void watchdog() {
     }
   });
   for (int i = 0; i < kTurns; ++i) { // at work, so that the core is not asked for the watchdog's sake
-    launch_operation(compute, signature("library", "test:work"), 0);
+    launch_operation(compute, signature("test:work", signatures::Library{}), 0);
     for (const clock_t until = clock() + CLOCKS_PER_SEC / 100; clock() < until;) // of processor time: it never sleeps
       ;
   }
@@ -336,7 +336,7 @@ void watchdog() {
   CHECK_EQUAL(seen.load(), 2);
   // Hosts do not run ahead of the device for ever.
   for (int i = 0; i < kFar; ++i)
-    launch_operation(compute, signature("library", "test:work"), 0);
+    launch_operation(compute, signature("test:work", signatures::Library{}), 0);
   known = 4;
   collective(ends[4]);
   CHECK_EQUAL(seen.load(), 4);

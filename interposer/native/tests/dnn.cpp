@@ -245,13 +245,19 @@ static void attention_is_recognised_by_its_products() {
 // Whether attention of these sizes was launched, with or without a bias: ids of signatures are given in order.
 static bool launched(int64_t b, int64_t h, int64_t s, int64_t d, int64_t bias) {
   static int64_t asked = 0;
-  const Attribute number[] = {{"n", asked++}};
-  const uint32_t next = signature("library", "test:next", number, 1);
-  const Attribute attributes[] = {{"b", b},       {"h", h},   {"sq", s},
-                                  {"skv", s},     {"d", d},   {"dv", d},
-                                  {"causal", 0},  {"kvh", h}, {"dtype", CUDNN_DATA_BFLOAT16},
-                                  {"bias", bias}, {"op", 0}};
-  return signature("attention", "forward", attributes, std::size(attributes)) < next;
+  const uint32_t next = signature("test:next", signatures::Library{.bytes = asked++, .flops = 0, .op = 0});
+  const signatures::Attention fields = {.b = b,
+                                        .h = h,
+                                        .sq = s,
+                                        .skv = s,
+                                        .d = d,
+                                        .dv = d,
+                                        .causal = 0,
+                                        .kvh = h,
+                                        .dtype = CUDNN_DATA_BFLOAT16,
+                                        .bias = bias,
+                                        .op = 0};
+  return signature("forward", fields) < next;
 }
 
 // Attention to whose scores a tensor of these dimensions is added before the exponential.

@@ -33,13 +33,13 @@ static void ids_differ_and_versions_agree() {
 
 static void the_environment_narrows_the_choice() {
   using namespace eidolon::nccl;
-  CHECK_EQUAL(chosen(nullptr, kAlgorithms), 0);
-  CHECK_EQUAL(chosen("", kAlgorithms), 0);
-  CHECK_EQUAL(chosen("Ring", kAlgorithms), 2);
-  CHECK_EQUAL(chosen("allreduce:tree,NVLSTree", kAlgorithms), 1 + 8);
-  CHECK_EQUAL(chosen("^NVLS,NVLSTree", kAlgorithms), 1 + 2 + 16 + 32);
-  CHECK_EQUAL(chosen("nonsense", kProtocols), 0);
-  CHECK_EQUAL(chosen("LL128,Simple", kProtocols), 2 + 4);
+  CHECK_EQUAL(chosen(nullptr, kNcclAlgorithms), 0);
+  CHECK_EQUAL(chosen("", kNcclAlgorithms), 0);
+  CHECK_EQUAL(chosen("Ring", kNcclAlgorithms), 2);
+  CHECK_EQUAL(chosen("allreduce:tree,NVLSTree", kNcclAlgorithms), 1 + 8);
+  CHECK_EQUAL(chosen("^NVLS,NVLSTree", kNcclAlgorithms), 1 + 2 + 16 + 32);
+  CHECK_EQUAL(chosen("nonsense", kNcclProtocols), 0);
+  CHECK_EQUAL(chosen("LL128,Simple", kNcclProtocols), 2 + 4);
 }
 
 static void a_communicator_knows_its_place() {

@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from eidolon_simcore.costs import reference_load
+from eidolon_simcore.vocabulary import ConfKey
 
 #: How much the ranks of a server slow each other down: they share its caches and memory, and wait for the slowest of
 #: them. Of n ranks, each takes 1 + this * (1 - 1/n) times as long as one alone: 1.11 for two, 1.17 for four. What DDP
@@ -92,7 +93,7 @@ class Table:
         """Host time of one call of this name."""
         return self.calls.get(name, self.default)
 
-    def server_conf(self) -> dict[str, str]:
+    def server_conf(self) -> dict[ConfKey, str]:
         """What the shims are told of the table; they have no figures of their own."""
         return {
             "host.function": self.function.conf(),

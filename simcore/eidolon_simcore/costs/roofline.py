@@ -149,7 +149,7 @@ class Roofline:
 
     def gemm(self, s: Signature) -> Analysis:
         """A matrix product of a library."""
-        m, n, k, batch = (max(1, s.get(key, 1)) for key in ("m", "n", "k", "batch"))
+        m, n, k, batch = (max(1, x) for x in s.values("m", "n", "k", "batch"))
         volume = volumes.gemm(s)
         half = SIZES[volume.dtype] == 2
         alignment = 8
@@ -174,8 +174,8 @@ class Roofline:
 
     def conv(self, s: Signature) -> Analysis:
         """A convolution of a library, or a gradient of one."""
-        n, c, h, w, k = (max(1, s.get(key, 1)) for key in ("n", "c", "h", "w", "k"))
-        r, q, oh, ow = (max(1, s.get(key, 1)) for key in ("r", "s", "oh", "ow"))
+        n, c, h, w, k = (max(1, x) for x in s.values("n", "c", "h", "w", "k"))
+        r, q, oh, ow = (max(1, x) for x in s.values("r", "s", "oh", "ow"))
         volume = volumes.conv(s)
         depth = min(c, k) / max(1, s.get("groups", 1))
         rate = self._rate(volume.units) * (CONV_RATE / GEMM_RATE) * min(1.0, depth / 128) ** 0.85

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import IN_D, IN_DTYPE
 
 #: Names of types, by cudaDataType and by cudnnDataType_t.
 CUDA_TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 14: "bf16", 28: "fp8", 29: "fp8", 33: "fp4"}
@@ -64,7 +65,7 @@ class Attention:
 
 def gemm(s: Signature) -> Volume:
     """The volume of a matrix product, or of a batch of them."""
-    m, n, k, batch = (max(1, s.get(key, 1)) for key in ("m", "n", "k", "batch"))
+    m, n, k, batch = (max(1, x) for x in s.values("m", "n", "k", "batch"))
     dtype = CUDA_TYPES.get(s.get("atype"), "fp32")
     out = CUDA_TYPES.get(s.get("ctype"), "fp32")
     moved = float(batch) * ((m * k + k * n) * SIZES[dtype] + m * n * SIZES[out])
@@ -74,8 +75,8 @@ def gemm(s: Signature) -> Volume:
 
 def conv(s: Signature) -> Volume:
     """The volume of a convolution, or of a gradient of one. In fp32 cuDNN may use TF32 by default."""
-    n, c, h, w, k = (max(1, s.get(key, 1)) for key in ("n", "c", "h", "w", "k"))
-    r, q, oh, ow = (max(1, s.get(key, 1)) for key in ("r", "s", "oh", "ow"))
+    n, c, h, w, k = (max(1, x) for x in s.values("n", "c", "h", "w", "k"))
+    r, q, oh, ow = (max(1, x) for x in s.values("r", "s", "oh", "ow"))
     depth = c / max(1, s.get("groups", 1))
     dtype = CUDNN_TYPES.get(s.get("dtype"), "fp32")
     moved = float(SIZES[dtype]) * (n * c * h * w + n * k * oh * ow + k * depth * r * q)
@@ -84,7 +85,7 @@ def conv(s: Signature) -> Volume:
 
 def attention(s: Signature) -> Attention:
     """The sizes of a library's attention (kind ``attention``)."""
-    b, h, sq, skv, d = (max(1, s.get(key, 1)) for key in ("b", "h", "sq", "skv", "d"))
+    b, h, sq, skv, d = (max(1, x) for x in s.values("b", "h", "sq", "skv", "d"))
     dtype = CUDNN_TYPES.get(s.get("dtype"), "bf16")
     dv, kvh = max(1, s.get("dv", d)), max(1, s.get("kvh", h))
     causal, bias = bool(s.get("causal")), bool(s.get("bias"))
@@ -98,14 +99,14 @@ def fused_attention(name: str, operator: Signature | None) -> Attention | None:
         return None
     backward = "bwd" in name or "cutlassB" in name
     first = int(backward)  # the gradient comes before query, key and value
-    shapes = [[operator.get(f"in{first + i}_d{d}") for d in range(4)] for i in range(3)]
+    shapes = [operator.values(*sizes[:4]) for sizes in IN_D[first : first + 3]]
     if any(0 in shape for shape in shapes):
         return None
     (b, x, y, d), (_, kx, ky, _), (*_, dv) = shapes
     flash_layout = operator.name.startswith(("aten::_flash", "aten::_efficient"))  # (b, s, h, d), else (b, h, s, d)
     sq, h = (x, y) if flash_layout else (y, x)
     skv, kvh = (kx, ky) if flash_layout else (ky, kx)
-    kind = operator.get(f"in{first}_dtype")
+    kind = operator.get(IN_DTYPE[first])
     dtype = "bf16" if kind == _SCALAR_BF16 else "fp16" if kind == _SCALAR_HALF else "fp32"
     causal = bool(operator.get("is_causal") or operator.get("custom_mask_type"))
     family = "efficient" if "fmha" in name else "flash"

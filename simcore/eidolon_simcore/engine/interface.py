@@ -36,48 +36,21 @@ in which ranks' operations arrive.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eidolon_simcore import vocabulary
+
 #: How many launches a host may be ahead of a device.
 LAUNCH_QUEUE = 1024
 
 
-class Op(enum.IntEnum):
-    """Kinds of operation that an engine understands. They are fewer than the kinds of event record."""
-
-    HOST = 0  #: only a host node
-    WORK = 1  #: device node of ``work_ns`` on ``lane``
-    RECORD = 2  #: key ``value`` names the end of ``lane``
-    WAIT = 3  #: ``lane`` waits for key ``value``
-    COLLECTIVE = 4  #: joins collective ``value`` (a handle from :meth:`Engine.collective`) on ``lane``
-    SYNC_LANE = 5  #: host waits for ``lane``
-    SYNC_KEY = 6  #: host waits for key ``value``
-    SYNC_DEVICE = 7  #: host waits for all lanes of the rank on device ``value``
-    QUERY_LANE = 8  #: answer value 1 if all work of ``lane`` ended at or before the host node's time, else 0
-    QUERY_KEY = 9  #: same for key ``value``
-    KEY_TIME = 10  #: answer value is the end of key ``value`` in ns, or -1 if it has not ended; the host does not wait
-    CLOCK = 11  #: only the time is answered
-    MARK = 12  #: step mark: its end is the latest end of all lanes of the rank, and no lane waits
-    CALLBACK = 13  #: device node without work; answered with its end as clock once final, and the host does not wait
-    #: The rank will not act before it resumes. ``BACKGROUND`` reads are no act; any other operation resumes it too.
-    IDLE = 14
-    RESUME = 15  #: the rank's host lane continues at max(its own time, horizon); the jump is recorded
-    RELEASE = 16  #: key ``value`` will not be named again (optional: saves memory)
-
-
-class Flag(enum.IntFlag):
-    """Bits of the ``flags`` column."""
-
-    ASK = 1  #: an answer is wanted for this operation
-    GROUP_MORE = 2  #: the next operation belongs to the same group
-    NO_HOST = 4  #: it has no host node and is issued together with the operation before it (replay of a graph)
-    BACKGROUND = 8  #: a thread issued it that does not advance the host lane; its ``host_ns`` is 0
-
+#: Kinds of operation and their flags: ``proto/vocabulary.toml`` declares them, for the C++ engine too.
+Op = vocabulary.Op
+Flag = vocabulary.OpFlag
 
 #: One operation of a rank. ``seq`` is the rank-wide sequence number of the event record it came from.
 OPERATION = np.dtype(

@@ -48,9 +48,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from eidolon_simcore.catalogue import Gpu
+from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import NCCL_ALGORITHMS, NCCL_PROTOCOLS
 
-PROTOCOLS = ("LL", "LL128", "Simple")
-ALGORITHMS = ("tree", "ring", "nvls", "nvls_tree", "pat", "hierarchical")  #: algorithms that NCCL_ALGO can ask for
+PROTOCOLS = NCCL_PROTOCOLS
+ALGORITHMS = NCCL_ALGORITHMS  #: algorithms that NCCL_ALGO can ask for
 MEASURED_RANKS = 8  #: times of more GPUs in one domain are extrapolated
 REFERENCE_PATH_NS = 2_000  #: one-way latency of the network for which NCCL's own figures were made
 
@@ -160,7 +162,7 @@ def _chosen(text: str, known: Mapping[str, str]) -> frozenset[str]:
     return frozenset(known.values()) - names if text.startswith("^") else frozenset(names)
 
 
-def unpacked(attributes: Mapping[str, int]) -> Options:
+def unpacked(signature: Signature) -> Options:
     """Options from a communicator's signature. ``algorithms`` and ``protocols`` are masks by the place of each in our
     lists, where 0 stands for any; ``nvls`` is 0 or 1; ``version`` is NCCL's own."""
 
@@ -168,10 +170,10 @@ def unpacked(attributes: Mapping[str, int]) -> Options:
         return frozenset(name for i, name in enumerate(names) if mask >> i & 1)
 
     return Options(
-        algorithms=named(attributes.get("algorithms", 0), ALGORITHMS),
-        protocols=named(attributes.get("protocols", 0), PROTOCOLS),
-        nvls=attributes.get("nvls", 1) != 0,
-        version=attributes.get("version", 0) or 22809,
+        algorithms=named(signature.get("algorithms"), ALGORITHMS),
+        protocols=named(signature.get("protocols"), PROTOCOLS),
+        nvls=signature.get("nvls", 1) != 0,
+        version=signature.get("version") or 22809,
     )
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from eidolon_simcore.costs.kernel_names import demangle
 from eidolon_simcore.costs.roofline import kernel_key
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import Attribute, SignatureKind
 
 MAX_OPERATIONS = 50  #: operations that the summary names
 MAX_NAME = 160
-_SIZES = {
+_SIZES: Final[Mapping[SignatureKind, tuple[Attribute, ...]]] = {
     "gemm": ("m", "n", "k", "batch", "ta", "tb"),
     "conv": ("n", "c", "h", "w", "k", "r", "s"),
     "attention": ("b", "h", "kvh", "sq", "skv", "d", "causal"),

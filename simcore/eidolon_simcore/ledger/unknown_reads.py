@@ -13,22 +13,11 @@ reports each such read with its size and with what it was given instead (``inter
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
+from eidolon_simcore.vocabulary import Origin
+
 BULK_BYTES = 64 << 10  #: reads of more unknown bytes than this are bulk
-
-
-class Origin(enum.IntEnum):
-    """What a read was given. The numbers are those of ``eidolon::Origin`` in the shim."""
-
-    NOTHING = 0
-    NUMBER = 1
-    REDUCTION = 2
-    LOSS = 3
-    NORM = 4
-    FINITE = 5
-    ROUTING = 6
 
 
 class Reads:

@@ -22,6 +22,7 @@ from eidolon_simcore.run import payloads
 from eidolon_simcore.run.communicators import CollectiveError, Communicator, Communicators, Descriptions
 from eidolon_simcore.run.exchanges import Call, Exchanges, Match
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import Attribute
 
 
 class Collectives:
@@ -139,7 +140,7 @@ class Collectives:
         return handle
 
     @staticmethod
-    def _compare(match: Match, signature: Signature, position: int, rank: int, keys: tuple[str, ...]) -> None:
+    def _compare(match: Match, signature: Signature, position: int, rank: int, keys: tuple[Attribute, ...]) -> None:
         same_op = match.pair or match.signature.name == signature.name
         if same_op and all(match.signature.get(key) == signature.get(key) for key in keys):
             return

@@ -132,7 +132,7 @@ class Communicators:
     def join(self, rank: int, port: Port, signature: Signature) -> int:
         """One member joins with its ``kCommInit``. Returns the handle of the collective that completes once all have
         joined."""
-        identity, at, size = (signature.get(key) for key in ("id", "rank", "size"))
+        identity, at, size = signature.values("id", "rank", "size")
         found = self._communicators.get(identity)
         if found is None:
             found = Communicator(identity, signature.name, size, self._engine.reserve())
@@ -148,7 +148,7 @@ class Communicators:
         found.members[at] = Member(rank, port)
         found.places[rank, port] = at
         if at == 0:
-            found.wanted = tuner.unpacked(signature.attributes)
+            found.wanted = tuner.unpacked(signature)
         if found.complete:
             found.team = self._network.team(found.ports(), found.wanted)
             self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
@@ -165,7 +165,7 @@ class Communicators:
     def split(self, rank: int, seq: int, signature: Signature) -> int:
         """One member's part in dividing a communicator. Returns the handle of the collective that completes with the
         last member's part."""
-        parent, position, at, size = (signature.get(key) for key in ("parent", "position", "rank", "size"))
+        parent, position, at, size = signature.values("parent", "position", "rank", "size")
         communicator = self._communicators.get(parent)
         if communicator is None or size != communicator.size or not 0 <= at < size:
             raise CollectiveError(f"rank {rank} splits {short(signature.name)}, of which it is no member")

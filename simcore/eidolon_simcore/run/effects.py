@@ -19,11 +19,12 @@ from eidolon_simcore.costs.sm_clock import Pace
 from eidolon_simcore.engine.interface import Flag, Op
 from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.ledger.sinks import NO_DEVICE
-from eidolon_simcore.run.event_records import LAUNCHES, NOTED, Kind, RecordFlag
+from eidolon_simcore.run.event_records import LAUNCHES, NOTED
 from eidolon_simcore.run.host_times import HostTimes
 from eidolon_simcore.run.pricing import Pricing
 from eidolon_simcore.run.validation import Definitions, InvalidBatchError
 from eidolon_simcore.run.world import World
+from eidolon_simcore.vocabulary import Kind, RecordFlag
 
 COMM_LANES = 0xFFFF_0000  #: lanes from here on are those on which communicators are made; streams have lower numbers
 _ASK, _AUTOGRAD = np.uint8(Flag.ASK), np.uint8(RecordFlag.AUTOGRAD)

@@ -2,56 +2,9 @@
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 
-from eidolon_simcore.engine.interface import Op
-
-
-class Kind(enum.IntEnum):
-    """Kinds of event record. Numbers 0 and 22 are reserved: earlier versions of the ABI used them."""
-
-    HOST = 1
-    KERNEL = 2
-    COPY = 3
-    SET = 4
-    EVENT_RECORD = 5
-    STREAM_WAIT = 6
-    COLLECTIVE = 7
-    CALLBACK = 8
-    SYNC_STREAM = 9
-    SYNC_EVENT = 10
-    SYNC_DEVICE = 11
-    QUERY_STREAM = 12
-    QUERY_EVENT = 13
-    EVENT_TIME = 14
-    CLOCK = 15
-    SLEEP = 16
-    MARK = 17
-    COMM_INIT = 18
-    COMM_DESTROY = 19
-    GRAPH_LAUNCH = 20
-    STREAM_CREATE = 21
-    MEMORY = 23
-    IDLE = 24
-    RESUME = 25
-    OUT_OF_MEMORY = 26
-    EXIT = 27
-    UNMODELLED = 28
-    UNKNOWN_READ = 29
-
-
-class RecordFlag(enum.IntFlag):
-    """Bits of ``flags``."""
-
-    FOREGROUND = 1
-    BLOCKING = 2
-    GROUP_MORE = 4
-    IN_GRAPH = 8
-    AUTOGRAD = 16
-    PAYLOAD = 32
-
+from eidolon_simcore.vocabulary import Kind, Op
 
 RECORD = np.dtype(
     [

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.costs import hostcost
 from eidolon_simcore.ledger.labels import Labels
-from eidolon_simcore.run.event_records import MOVES, POLLS, Kind
-from eidolon_simcore.run.validation import CALL_IDS, grown
+from eidolon_simcore.run.event_records import MOVES, POLLS
+from eidolon_simcore.run.validation import grown
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import CALL_IDS, Kind
 
 COPY_WAIT = "cudaMemcpy"  #: label of a wait without a call of its own: copies wait for what they copied
 _MARK, _SLEEP = int(Kind.MARK), int(Kind.SLEEP)

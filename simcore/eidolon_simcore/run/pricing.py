@@ -23,11 +23,19 @@ from eidolon_simcore.costs.work import Work, per_byte, per_launch
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.ledger.coverage import Spent
 from eidolon_simcore.ledger.labels import Labels
-from eidolon_simcore.run.event_records import Kind
-from eidolon_simcore.run.validation import CALL_IDS, Definitions, grown
+from eidolon_simcore.run.validation import Definitions, grown
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import CALL_IDS, Kind, SignatureKind
 
-DEVICE_WORK = ("kernel", "gemm", "conv", "attention", "library", "copy", "set")  #: kinds of signature that have a cost
+DEVICE_WORK: tuple[SignatureKind, ...] = (
+    "kernel",
+    "gemm",
+    "conv",
+    "attention",
+    "library",
+    "copy",
+    "set",
+)  #: kinds of signature that have a cost
 _MARK, _COLLECTIVE = int(Kind.MARK), int(Kind.COLLECTIVE)
 _FREE = Cost(0, "unknown", error=1.0)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.run.session import Session
+from eidolon_simcore.vocabulary import PROTOCOL
 
-PROTOCOL = 1
 Send = Callable[[pb.CoreMessage], None]
 
 

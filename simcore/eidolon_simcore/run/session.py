@@ -27,12 +27,13 @@ from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.ledger.coverage import Spent
 from eidolon_simcore.run.delivery import Delivery, Line
 from eidolon_simcore.run.effects import COMM_LANES, Effects
-from eidolon_simcore.run.event_records import MOVES, ON_STREAM, OPERATIONS, WORKS, Kind, RecordFlag
+from eidolon_simcore.run.event_records import MOVES, ON_STREAM, OPERATIONS, WORKS
 from eidolon_simcore.run.host_times import HostTimes
 from eidolon_simcore.run.pricing import Pricing
 from eidolon_simcore.run.validation import Definitions, InvalidBatchError, new_records
 from eidolon_simcore.run.world import World
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import Kind, RecordFlag
 
 # Plain numbers: looking up members of an enum costs more than the arithmetic on a small batch.
 _ASK, _MORE, _NO_HOST = np.uint8(Flag.ASK), np.uint8(Flag.GROUP_MORE), np.uint8(Flag.NO_HOST)

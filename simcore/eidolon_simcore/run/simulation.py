@@ -50,11 +50,10 @@ from eidolon_simcore.run.membership import Membership, WorldSizeError
 from eidolon_simcore.run.outbox import Outbox
 from eidolon_simcore.run.server import RejectedError, Send, Server, Servers
 from eidolon_simcore.run.session import Session
-from eidolon_simcore.run.validation import InvalidBatchError, LostRecordsError
+from eidolon_simcore.run.validation import InvalidBatchError, LostRecordsError, received
 from eidolon_simcore.run.views import Views
 from eidolon_simcore.run.watchdogs import watchdogs
 from eidolon_simcore.run.world import World
-from eidolon_simcore.signature import Signature
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
 
@@ -169,7 +168,7 @@ class Simulation:
 
     def _batch(self, session: Session, batch: pb.EventBatch, now: float) -> None:
         for s in batch.signatures:
-            session.define(s.id, Signature(s.kind, s.name, dict(s.attributes)))
+            session.define(s.id, received(s.kind, s.name, dict(s.attributes)))
         payloads = [(payload.seq, payload.data, payload.position) for payload in batch.payloads]
         self._touched.add(session.rank)
         session.taken += 1

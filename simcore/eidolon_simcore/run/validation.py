@@ -6,19 +6,21 @@ signature or a call which the rank has not defined. What passes here can be used
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eidolon_simcore.run.event_records import RECORD, Kind
+from eidolon_simcore.run.event_records import RECORD
 from eidolon_simcore.signature import Signature
+from eidolon_simcore.vocabulary import CALL_IDS, Kind, SignatureKind
 
 MAX_SIGNATURES = 100_000  #: limit for one rank
-CALL_IDS = 1_024  #: signatures of API calls have ids below this
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
 _KINDS = max(Kind) + 1
-_UNDEFINED = Signature("", "", {})
+_SIGNATURE_KINDS = frozenset(get_args(SignatureKind))
+_UNDEFINED = Signature(cast("SignatureKind", ""), "", {})
 
 
 class InvalidBatchError(Exception):
@@ -27,6 +29,13 @@ class InvalidBatchError(Exception):
 
 class LostRecordsError(InvalidBatchError):
     """Records are missing before this batch, because an agent died with them."""
+
+
+def received(kind: str, name: str, attributes: Mapping[str, int]) -> Signature:
+    """A signature as it came over the wire, if the vocabulary has its kind."""
+    if kind not in _SIGNATURE_KINDS:
+        raise InvalidBatchError(f"signature {name!r} is of unknown kind {kind!r}")
+    return Signature(cast("SignatureKind", kind), name, attributes)
 
 
 class Definitions:

@@ -5,34 +5,9 @@
 #include <vector>
 
 #include "arithmetic.h"
+#include "vocabulary.h"
 
 namespace eidolon {
-
-enum class Op : std::uint8_t {
-  kHost,
-  kWork,
-  kRecord,
-  kWait,
-  kCollective,
-  kSyncLane,
-  kSyncKey,
-  kSyncDevice,
-  kQueryLane,
-  kQueryKey,
-  kKeyTime,
-  kClock,
-  kMark,
-  kCallback,
-  kIdle,
-  kResume,
-  kRelease,
-  kCount
-};
-
-inline constexpr std::uint8_t kAsk = 1;
-inline constexpr std::uint8_t kGroupMore = 2;
-inline constexpr std::uint8_t kNoHost = 4;
-inline constexpr std::uint8_t kBackground = 8;
 
 struct Operation {
   std::uint64_t seq = 0;

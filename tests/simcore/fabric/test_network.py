@@ -14,6 +14,7 @@ from eidolon_simcore.costs import hostcost
 from eidolon_simcore.engine.interface import OPERATION, Op
 from eidolon_simcore.fabric import tuner
 from eidolon_simcore.fabric.network import Network, Port
+from eidolon_simcore.signature import Signature
 
 TRUTH = Path(__file__).parents[3] / "bench" / "truth" / "h100_collectives_graph.jsonl"
 #: Microseconds a call on H100 SXM in CUDA graphs (NCCL 2.28.9, NVLS off), by total bytes.
@@ -262,8 +263,10 @@ def test_across_servers_trees_are_chosen_where_latency_counts() -> None:
 
 def test_the_masks_of_a_communicator_are_what_its_environment_said() -> None:
     packed = {"algorithms": 0b10, "protocols": 0b100, "nvls": 0, "version": 22907}
-    assert tuner.unpacked(packed) == tuner.Options(frozenset({"ring"}), frozenset({"Simple"}), False, 22907)
-    assert tuner.unpacked({}) == tuner.Options()
+    assert tuner.unpacked(Signature("comm", "", packed)) == tuner.Options(
+        frozenset({"ring"}), frozenset({"Simple"}), False, 22907
+    )
+    assert tuner.unpacked(Signature("comm", "", {})) == tuner.Options()
 
 
 # ---- patterns --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from eidolon_simcore.fabric.network import Link, Pattern, Port
 from eidolon_simcore.ledger.accounts import SPLIT, Accounts, KindTotal
 from eidolon_simcore.ledger.sinks import NO_DEVICE, CollectiveCall
 from eidolon_simcore.ledger.steps import Cut, Step
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 LABELS = ["", "kernel a", "copy h2d", "collective all_reduce", "sync", "idle"]
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import FOREGROUND, MORE, FakeRank
 from simulated_run import Run, pair
 
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 
 @pytest.mark.parametrize("late", [False, True])

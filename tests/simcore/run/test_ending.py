@@ -8,7 +8,7 @@ import pytest
 from simulated_run import Run, alone
 
 from eidolon_simcore.ledger.unknown_reads import BULK_BYTES, Origin
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 
 @pytest.mark.parametrize(

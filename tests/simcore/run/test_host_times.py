@@ -8,7 +8,7 @@ from fakes import BLOCKING, FOREGROUND
 from simulated_run import Run, alone
 
 from eidolon_simcore.costs import hostcost
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 
 def test_host_time_adds_up_and_polls_cost_a_microsecond(lone: Run) -> None:

@@ -19,8 +19,8 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.run import service
 from eidolon_simcore.run.cause import Cause
-from eidolon_simcore.run.event_records import Kind
 from eidolon_simcore.run.validation import MAX_SIGNATURES
+from eidolon_simcore.vocabulary import Kind
 
 
 def too_large(agent: FakeAgent) -> None:

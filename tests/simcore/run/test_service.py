@@ -18,7 +18,7 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.costs import hostcost
 from eidolon_simcore.run import ending
 from eidolon_simcore.run.cause import Cause
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 
 def step(rank: FakeRank, comm: int, position: int) -> None:

@@ -11,8 +11,8 @@ from simulated_run import Run, alone, pair
 from eidolon_simcore.catalogue import gpu
 from eidolon_simcore.core_plan import PlanError
 from eidolon_simcore.costs.model import LAUNCH_GAP_NS
-from eidolon_simcore.run.event_records import Kind
 from eidolon_simcore.run.server import RejectedError
+from eidolon_simcore.vocabulary import Kind
 
 
 def test_a_new_stream_is_not_told_what_the_one_before_brought(lone: Run) -> None:

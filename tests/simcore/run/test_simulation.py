@@ -10,7 +10,7 @@ import numpy as np
 from fakes import AUTOGRAD, BLOCKING, FOREGROUND, FakeRank
 from simulated_run import Run
 
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 
 def script(rank_number: int, world: int, rng: random.Random) -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 from fakes import BLOCKING, FOREGROUND, FakeRank
 from simulated_run import Run
 
-from eidolon_simcore.run.event_records import Kind
+from eidolon_simcore.vocabulary import Kind
 
 
 @pytest.fixture

@@ -42,7 +42,9 @@ inline void uuid_of(int server, int device, unsigned char out[16]) {
 }
 EID_API void uuid_text(int server, int device, char out[48]);
 
-// The value of `key` in server.conf, or nullptr.
-EID_API const char *setting(const char *key);
+// The value of a key in server.conf; where that has none, the vocabulary's default, nullptr if there is none either.
+EID_API const char *setting(ConfKey key);
+// The value of a key whose type is number. Ends the process, with the key's name, if it is none or out of bounds.
+EID_API int64_t setting_number(ConfKey key);
 
 } // namespace eidolon

@@ -5,13 +5,16 @@
 
 namespace eidolon {
 
-struct Attribute {
-  const char *key;
-  int64_t value;
-};
 // Interns (kind, name, attributes) and returns its id; the definition is sent before first use. Thread-safe; ~100 ns
-// when known. Attribute order matters: always pass keys in one order.
-EID_API uint32_t signature(const char *kind, const char *name, const Attribute *attributes = nullptr, size_t n = 0);
+// when known. Attribute order matters: always pass keys in one order. Use `signature` where the kind has a struct.
+EID_API uint32_t intern(const char *kind, const char *name, const Attribute *attributes, size_t n);
+
+// The id of a signature of a kind that proto/vocabulary.toml declares: signature("cublasGemmEx",
+// signatures::Gemm{...}). A name or attribute that is not declared, and an attribute that is left out, do not compile.
+template <class Fields> uint32_t signature(typename Fields::Name name, const Fields &fields) {
+  const auto attributes = fields.attributes();
+  return intern(Fields::kKind, text_of(name), attributes.data(), attributes.size());
+}
 
 // Id of an API call's name for host costs, e.g. call_id("cudaLaunchKernel"). Use through EID_CALL.
 EID_API uint16_t call_id(const char *name);

@@ -4,19 +4,17 @@
 // 0. A known value is true, or follows from a stated default: where programs steer by a number that depends on large
 // tensors, the plugin puts a default there (torch/defaults.h), and what is computed from it on is marked as well.
 #pragma once
+#include "../vocabulary.h"
 #include "status.h"
 
 namespace eidolon {
-
-// Numbers as in eidolon_simcore.ledger.unknown_reads: part of the "read" signature.
-enum class Origin : uint8_t { kTrue = 0, kNumber, kReduction, kLoss, kNorm, kFinite, kRouting };
 
 // Marks [pointer, +bytes) unknown: an operation wrote it. If the thread's next operation is captured, each replay of it
 // does so again.
 EID_API void value_unknown(void *pointer, size_t bytes);
 // As value_unknown, for a kernel whose result is known (a fill with a number from the host) or stated.
-EID_API void value_computed(void *pointer, size_t bytes, const void *data, Origin origin = Origin::kTrue);
-// What the known bytes of a range follow from: kTrue, or the greatest of their defaults.
+EID_API void value_computed(void *pointer, size_t bytes, const void *data, Origin origin = Origin::kNothing);
+// What the known bytes of a range follow from: kNothing, or the greatest of their defaults.
 EID_API Origin value_origin(const void *pointer, size_t bytes);
 // Waits, in real time only, until no payload is outstanding for these bytes.
 EID_API void value_settle(const void *pointer, size_t bytes);
