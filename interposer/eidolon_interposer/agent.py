@@ -35,7 +35,6 @@ import dataclasses
 import importlib.metadata
 import json
 import signal
-import socket
 import sys
 import threading
 import time
@@ -91,8 +90,6 @@ class Plan:
     """What the agent needs of ``plan.json``."""
 
     devices: int
-    ranks: int
-    world: int
     gpu: str
     conf: Mapping[str, str]
     token: str
@@ -114,8 +111,6 @@ class Plan:
                     break
             return cls(
                 devices=_integer(server["devices"]),
-                ranks=_integer(server["ranks"]),
-                world=_integer(server["world"]),
                 gpu=str(server["gpu"]),
                 conf={str(key): str(value) for key, value in server["conf"].items()},
                 token=str(core.get("token", "")),
@@ -316,12 +311,8 @@ class Agent:
             protocol=PROTOCOL,
             version=version(),
             server=self._server,
-            hostname=socket.gethostname(),
             devices=self._plan.devices,
             gpu=self._plan.gpu,
-            expected_ranks=self._plan.ranks,
-            expected_world=self._plan.world,
-            realtime_ns=time.time_ns(),
             token=self._plan.token,
         )
         return pb.AgentMessage(hello=hello)
@@ -392,10 +383,8 @@ class Agent:
         joined = pb.RankJoined(
             session=rank.session,
             rank=ring.rank,
-            local_rank=ring.local_rank,
             world=ring.world,
             pid=ring.pid,
-            epoch_ns=ring.epoch_ns,
             delivered=ring.delivered,
         )
         return pb.AgentMessage(joined=joined)

@@ -169,8 +169,6 @@ def _server(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     return {
         "devices": spec.gpus_per_server,
-        "ranks": spec.workload.ranks_per_server,
-        "world": spec.world,
         "gpu": first["gpu"],
         "groups": [{key: group[key] for key in _OF_SERVER} for group in groups] if len(groups) > 1 else None,
         "conf": conf,

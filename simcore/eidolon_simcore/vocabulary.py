@@ -87,7 +87,6 @@ class Op(enum.IntEnum):
     CALLBACK = 13
     IDLE = 14
     RESUME = 15
-    RELEASE = 16
 
 
 class OpFlag(enum.IntFlag):

@@ -82,7 +82,7 @@ class Core(pb_grpc.SimulationServicer):
         self.messages.append(hello)
         if self.silent:
             self._stopped.wait(LIMIT_S)
-        yield pb.CoreMessage(welcome=pb.Welcome(protocol=self.protocol, version="test", servers_connected=1))
+        yield pb.CoreMessage(welcome=pb.Welcome(protocol=self.protocol, version="test"))
 
         def read() -> None:
             with contextlib.suppress(grpc.RpcError, Exception):

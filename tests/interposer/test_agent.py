@@ -25,8 +25,7 @@ def test_hello_and_server_directory(server: Server, core: Core) -> None:
     server.start()
     hello = core.of("hello")[0]
     assert (hello.protocol, hello.server, hello.devices, hello.gpu) == (1, 1, 2, "h100-sxm")
-    assert (hello.expected_ranks, hello.expected_world, hello.token) == (2, 4, "secret")
-    assert abs(hello.realtime_ns - time.time_ns()) < 60e9
+    assert hello.token == "secret"
     conf = (server.directory / "server.conf").read_text()
     assert conf == "mode=core\ngpu.name=NVIDIA H100\nserver=1\n"
 
@@ -86,8 +85,8 @@ def test_a_rank_from_joining_to_goodbye(server: Server, core: Core) -> None:
     server.write_exit("7 torchrun failed\n")
     assert server.wait() == 0
     joined = core.of("joined")[0]
-    assert (joined.session, joined.rank, joined.local_rank, joined.world) == (1, 2, 0, 4)
-    assert (joined.pid, joined.epoch_ns) == (os.getpid(), writer.epoch_ns)
+    assert (joined.session, joined.rank, joined.world) == (1, 2, 4)
+    assert joined.pid == os.getpid()
     records = core.records(1)
     assert records["kind"].tolist() == [Kind.KERNEL] * 10 + [Kind.SYNC_STREAM, Kind.EXIT]
     assert records["stream"].tolist() == [3] * 10 + [0, 0]

@@ -72,8 +72,6 @@ def test_the_whole_plan() -> None:
         },
         "server": {
             "devices": 4,
-            "ranks": 2,
-            "world": 4,
             "gpu": "h100-sxm",
             "groups": None,
             "conf": {

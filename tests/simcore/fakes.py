@@ -165,7 +165,7 @@ class FakeAgent:
         self._out.put(pb.AgentMessage(**message))
 
     def join(self, session: int, rank: int, world: int) -> None:
-        self.send(joined=pb.RankJoined(session=session, rank=rank, local_rank=rank, world=world))
+        self.send(joined=pb.RankJoined(session=session, rank=rank, world=world))
 
     def communicate(self, ranks: list[FakeRank], identity: int, *, join: bool = True) -> None:
         """Makes one communicator of all ranks, one a device, and waits for it."""

@@ -63,9 +63,7 @@ class Servers:
         """A server's first message on a stream. Raises :class:`RejectedError`."""
         server = self._admitted(hello)
         server.send, server.lost_at, server.said_hello = send, None, True
-        connected = sum(s.send is not None for s in self.by_index.values())
-        welcome = pb.Welcome(protocol=PROTOCOL, version=self._version, servers_connected=connected)
-        send(pb.CoreMessage(welcome=welcome))
+        send(pb.CoreMessage(welcome=pb.Welcome(protocol=PROTOCOL, version=self._version)))
         server.told_to_go = False
         self._open_gate(now)
         return server

@@ -26,7 +26,7 @@ public:
     }
   }
 
-  // The time of a key; kNever for one that was never here, or was released.
+  // The time of a key; kNever for one that was never here.
   [[nodiscard]] Time find(std::uint64_t key) const {
     if (const auto at = recent_.find(key); at != recent_.end()) {
       return at->second;
@@ -43,12 +43,6 @@ public:
       }
     }
     return kNever;
-  }
-
-  void release(std::uint64_t key) {
-    if (find(key) != kNever) {
-      add(key, kNever);
-    }
   }
 
   [[nodiscard]] std::size_t bytes() const { return recent_.size() * 48 + blocks_.capacity() * sizeof(Block); }

@@ -258,12 +258,6 @@ void Rank::apply(Pending &pending, const std::vector<RateTable> &tables) {
     add_ask(op, pending.issue, {});
     break;
   }
-  case Op::kRelease:
-    log_key(op.value);
-    keys_.erase(op.value);
-    gone_.release(op.value);
-    add_ask(op, pending.issue, {});
-    break;
   case Op::kResume: {
     const Time jumped = std::max(clock_, static_cast<Time>(op.value));
     waits_.push_back({next_, pending.issue,
@@ -405,7 +399,7 @@ void Rank::unissue(Pending &pending) {
   if (pending.appended) {
     lanes_[lane_index(op.lane)].pop_node();
   }
-  if (op.op == Op::kRecord || op.op == Op::kRelease) {
+  if (op.op == Op::kRecord) {
     const KeyUndo &undo = key_undo_.back();
     EIDOLON_CHECK(undo.key == op.value, "keys are undone in the opposite order");
     if (undo.before.lane != Ref::kNone) {

@@ -43,7 +43,7 @@ constexpr bool is_read(Op op) {
 constexpr bool is_hostless(const Operation &op) { return (op.flags & (kNoHost | kBackground)) != 0; }
 // Whether the rank does something, rather than a thread that only watches it.
 constexpr bool acts(const Operation &op) {
-  if (op.op == Op::kIdle || op.op == Op::kRelease || (op.op == Op::kHost && op.host_ns == 0)) {
+  if (op.op == Op::kIdle || (op.op == Op::kHost && op.host_ns == 0)) {
     return false;
   }
   return (op.flags & kBackground) == 0 || !is_read(op.op);

@@ -23,7 +23,6 @@ enum class Op : std::uint8_t {
   kCallback = 13, // device node of no work, answered with its end as clock when that is final; the host does not wait
   kIdle = 14, // the rank will not act before it resumes; background reads do not count, acting without resume is one
   kResume = 15, // the host lane goes on at max(its own time, horizon); the jump is recorded
-  kRelease = 16, // key value will not be named again; optional, saves memory
   kCount
 };
 

@@ -174,8 +174,8 @@ struct World {
   }
 
   static void fill(Random &random, std::vector<Operation> &program) {
-    constexpr Op kOps[] = {Op::kWork, Op::kWork,     Op::kWork,      Op::kRecord,   Op::kWait,
-                           Op::kHost, Op::kSyncLane, Op::kQueryLane, Op::kCallback, Op::kRelease};
+    constexpr Op kOps[] = {Op::kWork, Op::kWork,     Op::kWork,      Op::kRecord,  Op::kWait,
+                           Op::kHost, Op::kSyncLane, Op::kQueryLane, Op::kCallback};
     for (std::uint64_t left = pick(random, 6); left > 0; --left) {
       Operation op = operation(random, kOps[pick(random, std::size(kOps))]);
       op.work_ns = op.op == Op::kWork ? static_cast<std::int64_t>(pick(random, 80)) : 0;

@@ -219,7 +219,7 @@ class Simulation:
         host.next += 1
         return True
 
-    def apply(self, host: Host, op: Operation, seq: int, time: int) -> None:  # noqa: C901
+    def apply(self, host: Host, op: Operation, seq: int, time: int) -> None:
         lane = host.lanes.get(op.lane, [])
         launches = self.launches(host, op)
         device = self.world.lanes.get(op.lane, 0)
@@ -261,8 +261,6 @@ class Simulation:
         elif op.op == Op.RESUME:
             jumped = max(host.clock, self.world.jumps[host.number, seq])
             host.spans.append((seq, op.lane, op.op, host.clock, jumped, host.clock))
-        elif op.op == Op.RELEASE:
-            host.keys.pop(op.value, None)
 
     def advance(self, host: Host, lane: list[Node]) -> bool:  # noqa: C901
         moved = False

@@ -31,11 +31,11 @@ def filler(rng: random.Random, world: World, rank: int) -> None:
     for _ in range(rng.randrange(6)):
         op = rng.choice(
             [Op.WORK] * 6
-            + [Op.HOST, Op.RECORD, Op.RECORD, Op.WAIT, Op.WAIT, Op.SYNC_LANE, Op.SYNC_KEY, Op.SYNC_DEVICE, Op.RELEASE]
+            + [Op.HOST, Op.RECORD, Op.RECORD, Op.WAIT, Op.WAIT, Op.SYNC_LANE, Op.SYNC_KEY, Op.SYNC_DEVICE]
             + [Op.QUERY_LANE, Op.QUERY_KEY, Op.KEY_TIME, Op.CLOCK, Op.MARK, Op.CALLBACK]
         )
         flags = Flag(0)
-        if op >= Op.SYNC_LANE and op != Op.RELEASE and rng.random() < 0.7:
+        if op >= Op.SYNC_LANE and rng.random() < 0.7:
             flags |= Flag.ASK
         if op in (Op.WORK, Op.RECORD, Op.WAIT) and rng.random() < 0.15:
             flags |= Flag.NO_HOST
@@ -48,7 +48,7 @@ def filler(rng: random.Random, world: World, rank: int) -> None:
                 for _ in range(rng.choice([1, 1, 1, 1, 12]))
             ]
             continue
-        if op in (Op.RECORD, Op.WAIT, Op.SYNC_KEY, Op.QUERY_KEY, Op.KEY_TIME, Op.RELEASE):
+        if op in (Op.RECORD, Op.WAIT, Op.SYNC_KEY, Op.QUERY_KEY, Op.KEY_TIME):
             o.value = rng.randrange(3)
         elif op == Op.SYNC_DEVICE:
             o.value = rng.randrange(2)

@@ -48,10 +48,10 @@ def test_work_that_takes_no_time_is_counted_and_fails_a_strict_run(tmp_path: Pat
     run = Run(tmp_path, strict=True, unknown_limit=1.0)
     rank = alone(run)
     rank.write(Kind.KERNEL, sig=rank.signature("kernel", "known", gx=1, bx=1))
-    rank.write(Kind.KERNEL, sig=rank.signature("mystery", "free"))
-    rank.write(Kind.KERNEL, sig=rank.signature("mystery", "free"))
+    rank.write(Kind.KERNEL, sig=rank.signature("memory", "free"))
+    rank.write(Kind.KERNEL, sig=rank.signature("memory", "free"))
     run.batch(rank)
     summary = run.summary()
-    assert summary["coverage"]["free"] == {"mystery free": 2}
+    assert summary["coverage"]["free"] == {"memory free": 2}
     assert (summary["state"], summary["cause"]) == ("Failed", "StrictCost")
-    assert summary["reason"] == "2 operations took no time: mystery free"
+    assert summary["reason"] == "2 operations took no time: memory free"

@@ -135,7 +135,7 @@ def test_payloads_that_did_not_arrive_are_sent_again_and_not_those_that_did(core
     agent.close()
     again = reconnect(core)
     for i, rank in enumerate(ranks):
-        again.send(joined=pb.RankJoined(session=rank.session, rank=i, local_rank=i, world=2, delivered=1 - i))
+        again.send(joined=pb.RankJoined(session=rank.session, rank=i, world=2, delivered=1 - i))
     for rank, sync in zip(ranks, syncs, strict=True):
         again.reply(rank.session, sync)
     assert [(p.session, p.number) for p in again.messages("payload")] == [(1, 2), (2, 1), (2, 2)]
