@@ -19,9 +19,9 @@ static std::mutex &mutex = *new std::mutex;
 static std::map<uint32_t, std::string> &texts = *new std::map<uint32_t, std::string>;
 static std::string &passed = *new std::string;
 static int switches = 0;
-uint32_t signature(const char *kind, const char *name, const Attribute *attributes, size_t n) {
+uint32_t intern(const char *kind, const char *name, const Attribute *attributes, size_t n) {
   using F = uint32_t (*)(const char *, const char *, const Attribute *, size_t);
-  static F real = (F)dlsym(RTLD_NEXT, "_ZN7eidolon9signatureEPKcS1_PKNS_9AttributeEm");
+  static F real = (F)dlsym(RTLD_NEXT, "_ZN7eidolon6internEPKcS1_PKNS_9AttributeEm");
   uint32_t id = real(kind, name, attributes, n);
   std::string text = std::string(kind) + "\t" + name;
   for (size_t i = 0; i < n; ++i)
