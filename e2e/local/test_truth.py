@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bench.truth_files import titan
 from e2e.runs import REPOSITORY, Result, Run
 
 TRUTH = REPOSITORY / "bench" / "truth"
@@ -121,7 +122,7 @@ def test_torchtitan_trains_and_its_steps_are_counted(run: Run) -> None:
         *("--gpus-per-server", "2", "--", "torchrun", "--nproc-per-node", "2", "-m", "torchtitan.train"),
         *("--metrics.log_freq", "1", "--training.steps", str(steps), "--model.name", "llama3"),
         *("--model.flavor", "debugmodel", "--training.local_batch_size", "8", "--training.seq_len", "2048"),
-        cwd=TRUTH / "frameworks" / "titan",
+        cwd=titan(),
     )
     assert result.code == 0, result.all_output
     for step in range(1, steps + 1):
