@@ -1,7 +1,8 @@
-// The gate: a workload starts once every emulated server is there, and the names that it will connect to resolve.
+// The gate: a workload starts once every emulated server is there and the names resolve that it will connect to.
 //
-// The agent writes DIR/go when the core says that all servers said hello. Names are looked up in /etc/hosts and by the
-// resolver of the C library itself: getaddrinfo would load the NSS modules of a C library that the image does not have.
+// The agent writes DIR/go when the core says that all servers have said hello. Names are looked up in /etc/hosts and by
+// the resolver inside the C library, because getaddrinfo would load the NSS modules of a C library that the image does
+// not have.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <arpa/nameser.h>
@@ -38,9 +39,9 @@ static int resolves(const char *name) {
   struct in6_addr address;
   if (inet_pton(AF_INET, name, &address) == 1 || inet_pton(AF_INET6, name, &address) == 1 || in_hosts_file(name))
     return 1;
-  if (res_init() != 0) // anew each time: a pod's name servers may come late too
+  if (res_init() != 0) // once for each try, since a pod's name servers may come late too
     return 0;
-  _res.retrans = 1; // seconds; we ask again ourselves
+  _res.retrans = 1; // seconds; this program asks again by itself
   _res.retry = 1;
   return res_search(name, ns_c_in, ns_t_a, answer, sizeof answer) > 0 ||
          res_search(name, ns_c_in, ns_t_aaaa, answer, sizeof answer) > 0;

@@ -1,8 +1,9 @@
-// What image this is: whether its C library can load ours, and which CUDA its framework was built for.
+// Finds out what image this is: whether its C library can load our libraries, and which CUDA its framework was built
+// for.
 //
-// The C library is judged by files alone, before anything of ours is loaded: the program's interpreter says which kind
-// it is, and symbol versions say how old. A preloaded object that does not fit would break every program of the image,
-// with messages that name anything but the cause.
+// The C library is judged by files alone, before anything of ours is loaded. The program's interpreter says of which
+// kind it is, and symbol versions say how old it is. A preloaded object that does not fit would break every program of
+// the image, with messages that do not name the cause.
 //
 // The framework is asked for with the image's own Python (probe.py beside us), so that environments, .pth files and
 // PYTHONPATH mean what they mean to the workload.
@@ -26,7 +27,7 @@
 
 enum { kProbeSeconds = 60, kDefaultCuda = 13 };
 
-// A file's bytes, or NULL. `size` gets their number.
+// Returns the bytes of a file, or NULL. `size` gets their number.
 static const char *mapped(const char *path, size_t *size) {
   struct stat info;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -40,7 +41,7 @@ static const char *mapped(const char *path, size_t *size) {
   return data == MAP_FAILED ? NULL : data;
 }
 
-// The file that a shell would run for `name`; false if there is none.
+// Finds the file that a shell would run for `name`. Returns false if there is none.
 static int find_program(const char *name, char out[PATH_MAX]) {
   if (strchr(name, '/'))
     return snprintf(out, PATH_MAX, "%s", name) < PATH_MAX && access(out, X_OK) == 0;
@@ -80,7 +81,8 @@ static void follow_scripts(char program[PATH_MAX]) {
   }
 }
 
-// The ELF interpreter (dynamic loader) of a program; false for static programs and what is no ELF file.
+// Finds the ELF interpreter (dynamic loader) of a program. Returns false for static programs and for files that are not
+// ELF.
 static int loader_of(const char *program, char out[PATH_MAX]) {
   size_t size;
   const char *data = mapped(program, &size);
@@ -103,7 +105,8 @@ static int loader_of(const char *program, char out[PATH_MAX]) {
   return found;
 }
 
-// The highest N for which a file mentions the symbol version GLIBC_2.N: what it needs, or, for libc itself, has.
+// The highest N for which a file mentions the symbol version GLIBC_2.N. A program or library needs that version, and
+// libc itself has it.
 static int highest_version(const char *path) {
   static const char kPrefix[] = "GLIBC_2.";
   size_t size;
@@ -151,7 +154,8 @@ void check_c_library(const char *lib, const char *command) {
     fail(kCannotStart, "this image has glibc 2.%d; Eidolon needs 2.%d or newer", has, needs);
 }
 
-// Runs probe.py with the Python of the command, or the first on PATH; its lines go to `out`. False if there is none.
+// Runs probe.py with the Python of the command, or else with the first on PATH. Its lines go to `out`. Returns false if
+// there is no Python.
 static int ask_python(const char *probe, const char *command, char *out, size_t capacity) {
   static const char *const kNames[] = {"python3", "python"};
   char python[PATH_MAX];
@@ -197,7 +201,7 @@ static int ask_python(const char *probe, const char *command, char *out, size_t 
   return child > 0 && status == 0;
 }
 
-// The value of "key=" in the probe's lines, or "".
+// Returns the value of "key=" in the probe's lines, or "".
 static void value_of(const char *lines, const char *key, char out[256]) {
   size_t length = strlen(key);
   out[0] = 0;
@@ -223,7 +227,8 @@ void choose_libraries(char out[PATH_MAX], const char *root, char **command) {
   struct stat info;
   int fits = snprintf(out, PATH_MAX, major == kDefaultCuda ? "%s/lib" : "%s/lib%d", root, major) < PATH_MAX;
   if (!fits || stat(out, &info) != 0 || !S_ISDIR(info.st_mode))
-    fail(kCannotStart, "%s%s is built for CUDA %d; this installation of Eidolon has no libraries for it", // both or one
+    // the message names torch and its version, or else the image
+    fail(kCannotStart, "%s%s is built for CUDA %d; this installation of Eidolon has no libraries for it",
          *torch ? "torch " : "the image", torch, major);
   char plugin[PATH_MAX + 300], text[sizeof lines + sizeof plugin];
   int missing = *torch && (snprintf(plugin, sizeof plugin, "%s/lib/plugins/torch-%s.so", root, torch), 1) &&

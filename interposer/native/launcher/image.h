@@ -1,9 +1,9 @@
-// What fits the image that the workload runs in.
+// Chooses what fits the image that the workload runs in.
 #pragma once
 #include <limits.h>
 
-// The directory, of those in `root`, with the libraries for the CUDA that the image's framework was built for. Ends the
-// process if nothing here can run in this image. Writes DIR/image.
+// Chooses the directory in `root` with the libraries for the CUDA that the image's framework was built for, and writes
+// DIR/image. Ends the process if nothing here can run in this image.
 void choose_libraries(char out[PATH_MAX], const char *root, char **command);
 
 // Ends the process unless the image's C library can load what is in `lib`.

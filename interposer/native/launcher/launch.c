@@ -7,26 +7,26 @@
 // unless --lib names them. Beside this program's directory lie lib/ (CUDA 13), libN/ (CUDA N), hook/, path/ and
 // probe.py.
 //
-// In a pod this is the container's first process, so it does what an init does: it forwards signals, reaps orphans and
+// In a pod this is the container's first process, so it does what an init does. It forwards signals, reaps orphans, and
 // ends with the command's exit code (128 + signal if it was killed). What the command leaves running ends with it, as
-// it does in a container; outside one the launcher is a child subreaper, so that the two agree.
+// in any container. Outside a container the launcher is a child subreaper, so that the same holds there.
 //
 // With --wait it starts COMMAND only once all emulated servers are there and NAME resolves (gate.c). With --scratch the
-// command gets HOME, TMPDIR and caches there, and a USER, where it has none that it can use.
+// command gets a HOME, a TMPDIR and caches in that directory, and a USER, wherever it has none that it can use.
 //
 // With --ranks it starts COMMAND N times, with LOCAL_RANK 0..N-1 and RANK K..K+N-1 (the launcher `plain` of a spec).
 // The first of them that fails decides the exit code; the others then get SIGTERM, and SIGKILL after the grace (10 s).
 //
-// The agent ends a run by DIR/stop, "CODE REASON\n": ranks end by themselves at their next call, and what has not ended
-// after the grace gets SIGTERM, then SIGKILL. With code 0 (the steps that were asked for are done) the launcher ends
-// with 0 however the command ended.
+// The agent ends a run by DIR/stop, which holds "CODE REASON\n". Ranks then end by themselves at their next call, and
+// what has not ended after the grace gets SIGTERM, then SIGKILL. With code 0 (the steps that were asked for are done)
+// the launcher ends with 0, however the command ended.
 //
-// DIR/exit is the last thing written: "CODE REASON\n", by rename, so that a reader sees all of it or nothing. The agent
-// takes it as the end of the server. A reason that begins with "interrupted by" says that it was told to end from
-// outside.
+// The launcher writes DIR/exit last. It holds "CODE REASON\n", and comes by rename, so that a reader sees all of it or
+// nothing. The agent takes it as the end of the server. A reason that begins with "interrupted by" says that a signal
+// from outside ended the command.
 //
-// The launcher's own failures: 125 (it could not start), 126 (COMMAND cannot be run), 127 (COMMAND not found).
-// Linked statically: it runs in the user's image, whatever C library that has.
+// The launcher's own failures are 125 (it could not start), 126 (COMMAND cannot be run) and 127 (COMMAND not found). It
+// is linked statically, because it runs in the user's image, whatever C library that has.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +92,7 @@ static void inject(const char *root, const char *lib, const char *hook) {
   prepend("PYTHONPATH", hook);
   char programs[PATH_MAX + 8]; // nvidia-smi
   snprintf(programs, sizeof programs, "%s/path", root);
-  if (access(programs, X_OK) == 0 && getenv("PATH")) // without PATH the C library's default holds: leave it
+  if (access(programs, X_OK) == 0 && getenv("PATH")) // without PATH the C library's default holds
     prepend("PATH", programs);
   if (setenv("EIDOLON_DIR", shared_directory(), 1) != 0)
     fail(kCannotStart, "out of memory");
@@ -105,9 +105,9 @@ static void set_number(const char *variable, int value) {
     fail(kCannotStart, "out of memory");
 }
 
-// Starts the command; returns its pid, or ends with one clear line if it cannot be executed.
+// Starts the command and returns its pid. If it cannot be executed, ends the launcher with one clear line.
 static pid_t start(char **command, const sigset_t *signals_before) {
-  int report[2]; // closed by a successful exec, else carries errno
+  int report[2]; // closed by a successful exec; otherwise it carries errno
   if (pipe2(report, O_CLOEXEC) != 0)
     fail(kCannotStart, "pipe: %s", strerror(errno));
   pid_t self = getpid();
@@ -148,7 +148,7 @@ static void signal_all(const pid_t *children, int count, int number) {
   }
 }
 
-// How the command ended.
+// What is known about the end of the command.
 struct ending {
   int status;       // the wait status of the first of its processes that failed, else 0
   int interrupted;  // the signal from outside that asked for an end, or 0
@@ -161,7 +161,7 @@ static int asks_for_end(int number) {
   return number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT;
 }
 
-// Reaps what has ended. Returns how many of the command's processes did; notes the first that failed.
+// Reaps the processes that have ended. Returns how many of them are the command's, and notes the first that failed.
 static int reap(pid_t *children, int count, struct ending *ending) {
   int ended = 0, status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -194,7 +194,7 @@ static void supervise(pid_t *children, int count, const sigset_t *signals, struc
     } else if (number > 0) {
       if (asks_for_end(number) && !ending->interrupted)
         ending->interrupted = number;
-      if (info.si_code != SI_KERNEL) // one from the terminal (SI_KERNEL) went to the whole group already
+      if (info.si_code != SI_KERNEL) // the terminal (SI_KERNEL) has sent it to the whole group already
         signal_all(children, count, number);
     }
     if (!ending->stopped && told_to_stop(&ending->run_failed, ending->reason)) {
@@ -211,7 +211,7 @@ static void supervise(pid_t *children, int count, const sigset_t *signals, struc
   }
 }
 
-// Ends what the command left running: our children, which include the orphans of its process tree.
+// Ends what the command left running. These are our children, which include the orphans of its process tree.
 static void end_rest(void) {
   for (;;) {
     char path[64];
@@ -231,7 +231,7 @@ static void end_rest(void) {
   }
 }
 
-// A number given as an option; `otherwise` if it was not given.
+// Returns the number that an option gives, or `otherwise` if the option was not given.
 static int number_of(const char *text, const char *option, int lowest, int highest, int otherwise) {
   if (!text)
     return otherwise;
@@ -256,11 +256,12 @@ static void set_directory(const char *variable, const char *scratch, const char 
     fail(kCannotStart, "out of memory");
 }
 
-// A home and places for caches, for a user that the image does not know: where it has none, or cannot write to it.
+// Gives a user that the image does not know a home and places for caches, wherever it has none or cannot write to it.
 static void settle(const char *scratch) {
   static const char *const kCaches[][2] = {
       {"TMPDIR", "tmp"}, {"TORCHINDUCTOR_CACHE_DIR", "torchinductor"}, {"TRITON_CACHE_DIR", "triton"}};
-  if (!getenv("USER") && setenv("USER", "eidolon", 1) != 0) // else torch asks for a password entry that is not there
+  // without it torch asks for a password entry that is not there
+  if (!getenv("USER") && setenv("USER", "eidolon", 1) != 0)
     fail(kCannotStart, "out of memory");
   if (!usable_directory(getenv("HOME")))
     set_directory("HOME", scratch, "home");
@@ -276,7 +277,7 @@ struct options {
   int name_count;
 };
 
-// Fills in the options; returns the index of the first word of the command.
+// Fills in the options, and returns the index of the first word of the command.
 static int parse(int argc, char **argv, struct options *o) {
   static const char kUsage[] =
       "usage: launch --dir DIR [--wait SECONDS [--resolve NAME]...] [--scratch DIR] [--lib DIR] "
@@ -314,7 +315,7 @@ static int parse(int argc, char **argv, struct options *o) {
   return at + 1;
 }
 
-// Exit code and reason of a run whose command has ended.
+// Decides the exit code and the reason of a run whose command has ended.
 static int conclude(const struct ending *ending) {
   char how[64] = "completed", reason[700];
   int code = WEXITSTATUS(ending->status);

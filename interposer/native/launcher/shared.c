@@ -38,7 +38,7 @@ int write_shared(const char *name, const char *text) {
 int told_to_stop(int *failed, char reason[512]) {
   char path[PATH_MAX + 32], line[600] = "";
   shared_path(path, "stop");
-  FILE *file = fopen(path, "re"); // appears by rename: it is whole
+  FILE *file = fopen(path, "re"); // it appears by rename, so it is whole
   if (!file)
     return 0;
   if (!fgets(line, sizeof line, file))

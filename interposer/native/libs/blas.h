@@ -108,7 +108,8 @@ inline const char *status_text(cublasStatus_t status) {
   }
 }
 
-// `runs` runs of `run_bytes`, `pitch_bytes` apart, became unknown: the columns of a matrix, the matrices of a batch.
+// Makes `runs` runs of `run_bytes` unknown that lie `pitch_bytes` apart, such as the columns of a matrix or the
+// matrices of a batch.
 inline void written(void *start, int64_t run_bytes, int64_t pitch_bytes, int64_t runs) {
   if (start == nullptr || run_bytes <= 0 || runs <= 0)
     return;
@@ -132,14 +133,14 @@ inline void matrix_written(void *start, int type, int64_t rows, int64_t cols, in
     written(static_cast<char *>(start) + i * bytes_of(type, stride), column, pitch, cols);
 }
 
-// Where the matrices of a pointer array lie, as far as the array's bytes are known to the shim.
+// Says where the matrices of a pointer array lie, as far as the shim knows the bytes of the array.
 template <class Visit> void for_each_known(const void *device_array, int64_t count, Visit visit) {
   if (device_array == nullptr)
     return;
   for (int64_t i = 0; i < count; ++i) {
     const char *at = static_cast<const char *>(device_array) + i * 8;
     void *pointer = nullptr;
-    if (!is_device(at)) // some callers pass host arrays to the calls that take them
+    if (!is_device(at)) // some callers pass host arrays
       pointer = *reinterpret_cast<void *const *>(at);
     else if (value_known(at, 8) == 8)
       value_read(at, 8, &pointer);

@@ -1,22 +1,23 @@
-// Copies and sets in three dimensions, made of the core's linear and pitched ones; for both libraries.
+// Copies and sets in three dimensions, for both libraries. They are made of the core's linear and pitched ones.
 #pragma once
 #include "status.h"
 
 namespace eidolon {
 
-// The core moves bytes: what lies outside the allocation at either end is the caller's error, as in CUDA.
+// Whether `bytes` bytes lie inside one allocation. The core only moves bytes. To reach outside an allocation is the
+// caller's error, as in CUDA.
 inline bool inside(const void *pointer, size_t bytes) {
   if (pointer == nullptr)
     return false;
   if (!is_device(pointer))
-    return true; // host memory: not ours to check
+    return true; // host memory is not checked
   PointerInfo info = pointer_info(pointer);
   if (info.type == PointerInfo::kUnregistered)
     return false;
   const auto offset = static_cast<size_t>(static_cast<const char *>(pointer) - static_cast<const char *>(info.base));
   if (bytes <= info.bytes - offset)
     return true;
-  // Mappings that follow each other in one reservation are one range to a copy.
+  // A copy takes mappings that follow each other in one reservation for one range.
   for (const char *next = static_cast<const char *>(info.base) + info.bytes;;) {
     const auto have = static_cast<size_t>(next - static_cast<const char *>(pointer));
     if (have >= bytes)
@@ -35,7 +36,7 @@ inline Status copy_checked(void *to, const void *from, size_t bytes, CopyKind ki
   return copy(to, from, bytes, kind, stream, synchronous, call);
 }
 
-// One end of a 3D copy: rows are `pitch` apart, slices `rows` rows; the copy starts at (x, y, z).
+// One end of a 3D copy. Rows lie `pitch` bytes apart, slices lie `rows` rows apart, and the copy starts at (x, y, z).
 struct Box {
   const void *pointer;
   size_t pitch, rows;
@@ -63,7 +64,7 @@ inline Status copy_box(const Box &to, const Box &from, size_t width, size_t heig
   return kSuccess;
 }
 
-// `width` is in elements. Rows that lie back to back are one set.
+// Sets a box. `width` is in elements. Rows that lie back to back are set at once.
 inline Status set_box(void *to, unsigned value, size_t element_bytes, size_t pitch, size_t width, size_t height,
                       size_t depth, size_t slice_rows, Stream *stream, bool synchronous, uint16_t call) {
   const size_t row_bytes = width * element_bytes;

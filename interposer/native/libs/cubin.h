@@ -1,4 +1,4 @@
-// Reads what a device code image says of its kernels and variables; nothing in it is ever run.
+// Reads what a device code image says of its kernels and variables. Nothing in it is ever run.
 //
 //   cubin    an ELF file: kernels are its function symbols; registers, stack, parameters and launch bounds stand in
 //            .nv.info sections, static shared memory in .nv.shared.<kernel>
@@ -6,7 +6,7 @@
 //   fat      a container of both. Its entries are compressed as a rule; then the names in it stay unknown
 //            and any name is taken for a kernel of it
 //
-// An image comes without its length: what a well-formed one says of itself is believed, as the driver must.
+// An image comes without its length. So the sizes that it states are believed, as the driver has to believe them.
 #pragma once
 #include <elf.h>
 
@@ -31,7 +31,7 @@ struct KernelFacts {
 };
 
 struct Image {
-  bool open = false; // its names are not known
+  bool open = false; // its names are not known, so any name is a kernel
   std::map<std::string, KernelFacts> kernels;
   std::map<std::string, size_t> variables; // bytes
 };
@@ -112,7 +112,7 @@ inline void read_kernel_info(KernelFacts *facts, const char *at, size_t bytes) {
         facts->attributes[kClusterDepth] = load<int>(p + 8);
       }
       break;
-    case kInfoParameter: // u32 index, u16 ordinal, u16 offset, u32 of which the upper 14 bits are the size
+    case kInfoParameter: // u32 index, u16 ordinal, u16 offset, and a u32 whose upper 14 bits are the size
       if (n >= 12) {
         const size_t ordinal = load<uint16_t>(p + 4);
         if (facts->parameters.size() <= ordinal)
@@ -170,7 +170,7 @@ inline bool read_elf(const char *bytes, Image *out) {
     } else if (name.starts_with(kInfo)) {
       if (auto found = kernel(name.substr(kInfo.size())); found != out->kernels.end())
         read_kernel_info(&found->second, elf.data(s), s.sh_size);
-    } else if (name.starts_with(kShared)) { // with what the system reserves per block
+    } else if (name.starts_with(kShared)) { // includes what the system reserves per block
       if (auto found = kernel(name.substr(kShared.size())); found != out->kernels.end())
         found->second.attributes[kStaticShared] = static_cast<int>(s.sh_size >= reserved ? s.sh_size - reserved : 0);
     }
@@ -181,7 +181,7 @@ inline bool read_elf(const char *bytes, Image *out) {
   return true;
 }
 
-// The word at `at` in PTX, and where it ends.
+// Returns the word at `at` in PTX, and where it ends.
 inline std::string_view word(std::string_view text, size_t *at) {
   while (*at < text.size() && std::isspace(static_cast<unsigned char>(text[*at])) != 0)
     ++*at;
@@ -266,7 +266,7 @@ inline bool read_fat(const char *bytes, Image *out) {
 
 } // namespace cubin
 
-// False for what is no image at all.
+// Returns false for what is no image at all.
 inline bool read_image(const void *data, Image *out) {
   const auto *bytes = static_cast<const char *>(data);
   if (std::memcmp(bytes, ELFMAG, SELFMAG) == 0)

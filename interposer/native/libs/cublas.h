@@ -9,7 +9,7 @@ struct cublasContext {
   cublasAtomicsMode_t atomics = CUBLAS_ATOMICS_NOT_ALLOWED;
   cublasMath_t math = CUBLAS_DEFAULT_MATH;
   int sm_target = 0;
-  void *workspace = nullptr; // the caller's
+  void *workspace = nullptr; // given by the caller
   size_t workspace_bytes = 0;
   void *own = nullptr; // the handle's own device memory (cublas.handle_bytes)
   int emulation_strategy = 0, special_values = 0, mantissa_control = 0, mantissa_max = 0, mantissa_offset = 0;
@@ -20,14 +20,14 @@ struct cublasContext {
 
 namespace eidolon::blas {
 
-// The stream a call of this handle goes to, or nullptr.
+// The stream that the calls of this handle go to, or nullptr.
 Stream *stream_of_handle(cublasHandle_t handle);
 
 // Launches one operation on the handle's stream.
 cublasStatus_t launch(cublasHandle_t handle, uint32_t sig, uint16_t call);
 
-// A scalar result: in device pointer mode its bytes become unknown; in host mode the call waits for the stream, as the
-// real one does, and the never computed value reads as 0 and is counted.
+// Delivers a scalar result, which was never computed. In device pointer mode its bytes become unknown. In host mode the
+// call waits for the stream, as the real one does; the value then reads as 0, and the read is counted.
 cublasStatus_t scalar_result(cublasHandle_t handle, void *result, size_t bytes, const char *name, uint16_t call);
 
 inline bool valid(cublasOperation_t op) { return op >= CUBLAS_OP_N && op <= CUBLAS_OP_CONJG; }
@@ -35,7 +35,7 @@ inline bool transposed(cublasOperation_t op) { return op == CUBLAS_OP_T || op ==
 
 } // namespace eidolon::blas
 
-// One function per data type, once for 32-bit and once for 64-bit sizes ("_64").
+// Defines one function per data type, once for 32-bit and once for 64-bit sizes ("_64").
 #define EID_BLAS_REAL(X)                                                                                               \
   X(S, float, CUDA_R_32F, , int)                                                                                       \
   X(S, float, CUDA_R_32F, _64, int64_t) X(D, double, CUDA_R_64F, , int) X(D, double, CUDA_R_64F, _64, int64_t)

@@ -1,4 +1,4 @@
-// cuBLAS: every form of the general matrix product. All end in `gemm`, `gemm_batched` or `gemm_grouped`.
+// cuBLAS: every form of the general matrix product. All of them call `gemm`, `gemm_batched` or `gemm_grouped`.
 #include "cublas.h"
 #include "status.h"
 
@@ -23,7 +23,7 @@ struct Types {
   int a, b, c, compute;
 };
 
-// What an operation really computes in: TF32 if the handle's math mode allows it.
+// The type that an operation really computes in, which is TF32 if the handle's math mode allows it.
 int compute_of(cublasHandle_t handle, const Types &types) {
   const bool tf32 = (handle->math & 0xF) == CUBLAS_TF32_TENSOR_OP_MATH;
   const bool single = types.a == CUDA_R_32F || types.a == CUDA_C_32F;
@@ -66,7 +66,7 @@ cublasStatus_t gemm(cublasHandle_t handle, Call call, const Shape &s, const Type
   return issue(handle, call, s, types, batch);
 }
 
-// A batch by arrays of pointers in device memory.
+// A batch that is given by arrays of pointers in device memory.
 cublasStatus_t gemm_batched(cublasHandle_t handle, Call call, const Shape &s, const Types &types, int64_t lda,
                             int64_t ldb, const void *c_array, int64_t ldc, int64_t batch) {
   if (cublasStatus_t status = check(handle, s, lda, ldb, ldc, batch))
@@ -77,7 +77,7 @@ cublasStatus_t gemm_batched(cublasHandle_t handle, Call call, const Shape &s, co
   return issue(handle, call, s, types, batch);
 }
 
-// Groups of batches, each of its own shape; shapes are host arrays, pointers a device array.
+// Groups of batches, each with its own shape. The shapes are host arrays, and the pointers are a device array.
 template <class Int>
 cublasStatus_t gemm_grouped(cublasHandle_t handle, Call call, const cublasOperation_t *ta, const cublasOperation_t *tb,
                             const Int *m, const Int *n, const Int *k, const Types &types, const Int *lda,

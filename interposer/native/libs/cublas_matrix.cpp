@@ -139,7 +139,7 @@ EID_BLAS_ALL(EID_EXTENSIONS)
 
 namespace {
 
-// Device status words, one per matrix: never computed, so they read as 0, success.
+// Status words on the device, one per matrix. They are never computed, so they read as 0, which is success.
 void info_written(int *info, int64_t count) {
   if (info != nullptr)
     value_unknown(info, static_cast<size_t>(count) * sizeof(int));

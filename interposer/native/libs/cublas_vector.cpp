@@ -9,7 +9,7 @@ namespace {
 using namespace eidolon;
 using namespace eidolon::blas;
 
-// Bytes that `vectors` vectors of n elements and `matrix` more elements hold, and an operation on them.
+// Launches an operation on `vectors` vectors of n elements and on `matrix` more elements.
 cublasStatus_t run(cublasHandle_t handle, const char *name, uint16_t call, int64_t n, int64_t vectors, int64_t matrix,
                    int type, int64_t flops) {
   return launch(handle, library_signature(name, bytes_of(type, n * vectors + matrix), flops), call);
@@ -17,11 +17,11 @@ cublasStatus_t run(cublasHandle_t handle, const char *name, uint16_t call, int64
 
 void vector_written(void *x, int type, int64_t n, int64_t increment) {
   const int64_t step = std::abs(increment);
-  if (step != 0) // strided: only the elements themselves
+  if (step != 0) // strided, so only the elements themselves are written
     written(x, bytes_of(type, 1), bytes_of(type, step), n);
 }
 
-// y of a matrix-vector product; op(A) is rows x cols.
+// Makes y of a matrix-vector product unknown. op(A) has the shape rows x cols.
 cublasStatus_t matrix_vector(cublasHandle_t handle, const char *name, uint16_t call, cublasOperation_t trans, int64_t m,
                              int64_t n, int type, int out_type, int64_t lda, int64_t incx, void *y, int64_t incy,
                              int64_t stride_y = 0, int64_t batch = 1) {
@@ -80,7 +80,7 @@ cublasStatus_t matrix_vector(cublasHandle_t handle, const char *name, uint16_t c
   }
 EID_BLAS_ALL(EID_LEVEL1)
 
-// Two vectors to one scalar, one vector to one scalar.
+// Functions that reduce two vectors, or one vector, to one scalar.
 #define EID_DOT(name, T, type, suffix, Int)                                                                            \
   EID_BLAS name##suffix(cublasHandle_t handle, Int n, const T *, Int, const T *, Int, T *result) {                     \
     EID_NEEDS(handle, result != nullptr)                                                                               \
@@ -231,7 +231,7 @@ EID_BLAS_REAL(EID_GER_REAL)
   EID_GER(cublas##letter##geru_v2, T, type, suffix, Int) EID_GER(cublas##letter##gerc_v2, T, type, suffix, Int)
 EID_BLAS_COMPLEX(EID_GER_COMPLEX)
 
-// Symmetric or Hermitian A times x, and rank-2 updates of such an A.
+// A symmetric or Hermitian A times x, and rank-2 updates of such an A.
 #define EID_SYMV(name, T, type, suffix, Int)                                                                           \
   EID_BLAS name##suffix(cublasHandle_t handle, cublasFillMode_t, Int n, const T *, const T *, Int lda, const T *,      \
                         Int incx, const T *, T *y, Int incy) {                                                         \
@@ -267,7 +267,7 @@ EID_SYR(cublasCher_v2, float, cuComplex, CUDA_C_32F, _64, int64_t)
 EID_SYR(cublasZher_v2, double, cuDoubleComplex, CUDA_C_64F, , int)
 EID_SYR(cublasZher_v2, double, cuDoubleComplex, CUDA_C_64F, _64, int64_t)
 
-// Triangular A: times x, and solved for x, in place.
+// A triangular A times x, and the solution of A x = b; both in place.
 #define EID_TRV(name, T, type, suffix, Int)                                                                            \
   EID_BLAS name##suffix(cublasHandle_t handle, cublasFillMode_t, cublasOperation_t, cublasDiagType_t, Int n,           \
                         const T *, Int lda, T *x, Int incx) {                                                          \

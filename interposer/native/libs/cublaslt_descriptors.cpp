@@ -142,7 +142,7 @@ EID_LT cublasLtHeuristicsCacheSetCapacity(size_t capacity) {
 }
 extern "C" EID_API unsigned cublasLtDisableCpuInstructionsSetMask(unsigned) { return 0; }
 
-// Logging is accepted and stays silent, as where it is off.
+// Calls about logging are accepted. Nothing is logged, as when logging is off.
 EID_LT cublasLtLoggerSetCallback(cublasLtLoggerCallback_t) { return CUBLAS_STATUS_SUCCESS; }
 EID_LT cublasLtLoggerSetFile(FILE *) { return CUBLAS_STATUS_SUCCESS; }
 EID_LT cublasLtLoggerOpenFile(const char *) { return CUBLAS_STATUS_SUCCESS; }

@@ -8,7 +8,7 @@
 
 namespace eidolon::lt {
 
-// All attributes of a product: those of 8 bytes first, in the order of their numbers.
+// All attributes of a product. Those of 8 bytes come first, in the order of their numbers.
 struct MatmulDesc {
   void *bias, *aux, *a_scale, *b_scale, *c_scale, *d_scale, *amax, *aux_scale, *aux_amax, *d_out_scale, *emulation;
   int64_t bias_stride, aux_ld, aux_stride, alpha_stride;
@@ -83,7 +83,7 @@ cublasStatus_t get(const Field (&fields)[n], const void *descriptor, int attribu
   const Field *field = find(fields, attribute);
   if (descriptor == nullptr || field == nullptr)
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (bytes == 0) { // asks for the size
+  if (bytes == 0) { // the caller asks for the size
     if (written == nullptr)
       return CUBLAS_STATUS_INVALID_VALUE;
     *written = field->bytes;

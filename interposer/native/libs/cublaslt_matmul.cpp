@@ -32,8 +32,8 @@ struct Problem {
   bool ta, tb;
 };
 
-// A row-major matrix is the transpose of a column-major one of swapped sizes; rows and cols always name the logical
-// ones.
+// A row-major matrix is the transpose of a column-major one with swapped sizes. rows and cols always name the logical
+// sizes.
 bool shape_of(const MatmulDesc &d, const Layout &a, const Layout &b, const Layout &out, Problem *p) {
   p->ta = op_transposed(d.ta);
   p->tb = op_transposed(d.tb);
@@ -51,7 +51,7 @@ bool layout_fits(const Layout &l) {
   return l.batch >= 0 && (!plain || l.ld >= static_cast<int64_t>(least));
 }
 
-// What an sm_90 device can run; an older or newer one differs in the 8- and 4-bit types only.
+// Whether an sm_90 device can run the product. Older and newer devices differ in the 8- and 4-bit types only.
 cublasStatus_t supported(const MatmulDesc &d, const Layout &a, const Layout &b, const Layout &c, const Layout &out) {
   Problem p;
   if (!shape_of(d, a, b, out, &p) || !layout_fits(a) || !layout_fits(b) || !layout_fits(c) || !layout_fits(out))
@@ -63,7 +63,7 @@ cublasStatus_t supported(const MatmulDesc &d, const Layout &a, const Layout &b, 
   if (fp8(a_type) || fp8(b_type)) {
     if (capability < 89 || !fp8(a_type) || !fp8(b_type))
       return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (a_type == CUDA_R_8F_E5M2 && b_type == CUDA_R_8F_E5M2) // no such tensor core instruction is exposed
+    if (a_type == CUDA_R_8F_E5M2 && b_type == CUDA_R_8F_E5M2) // there is no such tensor core instruction
       return CUBLAS_STATUS_NOT_SUPPORTED;
     if (capability < 100 && (!p.ta || p.tb)) // only "TN"
       return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -99,7 +99,7 @@ float waves(const Problem &p) {
   return static_cast<float>(tiles) / static_cast<float>(std::max(config().gpu.sm_count, 1));
 }
 
-// The bytes of D, as its layout says.
+// Makes the bytes of D unknown, as its layout describes them.
 void output_written(void *pointer, const Layout &l) {
   const int type = static_cast<int>(l.type);
   auto rows = static_cast<int64_t>(l.rows), cols = static_cast<int64_t>(l.cols);

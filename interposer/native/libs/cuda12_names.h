@@ -1,6 +1,7 @@
-// Where CUDA 13 gave the name of a runtime function to its later form, CUDA 12 exports both: the earlier form by the
-// name, the later one as _v2 (_v3). The library is written in the names of CUDA 13; these are CUDA 12's for the same
-// functions. The earlier forms are in cudart_v12.cpp.
+// The names that CUDA 12 has for functions of the runtime whose form CUDA 13 changed. CUDA 13 exports such a function
+// in its later form only, under the plain name. CUDA 12 exports the earlier form under the plain name, and the later
+// one as _v2 (_v3). The library is written in the names of CUDA 13, and this header turns them into those of CUDA 12.
+// The earlier forms are in cudart_v12.cpp.
 #pragma once
 
 #if EIDOLON_CUDA == 12

@@ -2,9 +2,9 @@
 //
 // The core knows one context per device; a created one shares its memory and streams. The current device belongs to the
 // thread and is the runtime's too: cudaSetDevice changes what is current here, and a context made current here changes
-// cudaGetDevice. So a thread's current context is the top of its stack while that is on the current device, else the
-// primary context of the current device, if it is active; a thread that took its last context away has none until it or
-// the runtime sets one.
+// cudaGetDevice. So a thread's current context is the top of its stack while that is on the current device. Otherwise
+// it is the primary context of the current device, if that is active. A thread that took its last context away has none
+// until it or the runtime sets one.
 #include "cuda_driver.h"
 
 #include <array>
@@ -32,7 +32,7 @@ struct Contexts {
   std::mutex mutex;
   std::array<Context, kMaxDevices> primary;
   std::array<int, kMaxDevices> retained{};
-  std::map<Context *, bool> created; // whether it lives; the object stays: other threads' stacks may name it
+  std::map<Context *, bool> created; // whether it lives; the object stays, since stacks of other threads may name it
   std::set<std::pair<int, int>> peers;
   unsigned long long next_id = kMaxDevices + 1;
 };
@@ -56,7 +56,7 @@ CUcontext handle_of(Context *context) { return reinterpret_cast<CUcontext>(conte
 
 Context *primary_of(int device) { return &contexts().primary[static_cast<size_t>(device)]; }
 
-// nullptr for a handle that is no live context.
+// Returns nullptr for a handle that is no live context.
 Context *find(CUcontext handle) {
   Contexts &all = contexts();
   auto *context = reinterpret_cast<Context *>(handle);
@@ -78,7 +78,7 @@ Context *current() {
   return has_context(device) ? primary_of(device) : nullptr;
 }
 
-// Before a push or pop: what the runtime made current by itself becomes the top of the stack.
+// Comes before a push or a pop. What the runtime made current by itself becomes the top of the stack.
 void adopt_current() {
   Context *now = current();
   auto &stack = thread_contexts.stack;

@@ -1,7 +1,7 @@
 // Driver: copies and sets.
 //
-// One call is one copy of the core (linear or pitched); a 3D call is one where its slices lie back to back, else one
-// per slice. Copies from and to CUDA arrays are not modelled.
+// One call is one copy of the core (linear or pitched). A 3D call is one copy where its slices lie back to back, else
+// one per slice. Copies from and to CUDA arrays are not modelled.
 #include "cuda_driver.h"
 
 #include "copies.h"
@@ -21,7 +21,7 @@ Status linear(void *to, const void *from, size_t bytes, CopyKind kind, CUstream 
   return copy_checked(to, from, bytes, kind, on, synchronous, call);
 }
 
-// An end of a copy that is described by a structure. False for an array.
+// Reads one end of a copy from the structure that describes it. Returns false for an array.
 template <class Description> bool box_of(const Description &d, bool source, size_t rows, size_t z, Box *out) {
   const CUmemorytype type = source ? d.srcMemoryType : d.dstMemoryType;
   if (type == CU_MEMORYTYPE_ARRAY)
@@ -50,7 +50,7 @@ Status flat(const CUDA_MEMCPY2D *p, CUstream handle, bool synchronous, uint16_t 
   Box to, from;
   if (p == nullptr)
     return kInvalidValue;
-  CUDA_MEMCPY2D d = *p; // rows that are not apart: the pitch may be left out
+  CUDA_MEMCPY2D d = *p; // rows without gaps may leave the pitch out
   if (d.srcPitch == 0)
     d.srcPitch = d.WidthInBytes + d.srcXInBytes;
   if (d.dstPitch == 0)
@@ -122,7 +122,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
                        EID_CALL("cuMemcpyDtoDAsync")));
 }
 EID_PER_THREAD(4, cuMemcpyDtoDAsync_v2)
-// The contexts say nothing that the addresses do not.
+// The contexts are not needed, since the addresses say on which device the memory is.
 EID_DEFAULT_STREAM(cuMemcpyPeer, (CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes),
                    result(linear(pointer(to), pointer(from), bytes, CopyKind::kByAddress, stream, false,
                                  EID_CALL("cuMemcpyPeer"))))
@@ -135,7 +135,7 @@ EID_PER_THREAD(6, cuMemcpyPeerAsync)
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *,
                                size_t *, size_t, CUstream handle) {
   if (count == 0 || to == nullptr || from == nullptr || sizes == nullptr || handle == nullptr ||
-      handle == CU_STREAM_LEGACY) // as the driver: batches want a real stream
+      handle == CU_STREAM_LEGACY) // the driver refuses them too: batches want a real stream
     return result(kInvalidValue);
   for (size_t i = 0; i < count; ++i)
     if (Status status = linear(pointer(to[i]), pointer(from[i]), sizes[i], CopyKind::kByAddress, handle, false,
@@ -167,7 +167,7 @@ EID_PER_THREAD(2, cuMemcpy3DPeerAsync)
 
 // ---- sets ---------------------------------------------------------------------------------------------------------
 
-// cuMemsetD8, cuMemsetD16, cuMemsetD32 and cuMemsetD2D8, cuMemsetD2D16, cuMemsetD2D32, each in its four forms.
+// Defines cuMemsetD8, cuMemsetD16, cuMemsetD32 and cuMemsetD2D8, cuMemsetD2D16, cuMemsetD2D32, each in its four forms.
 #define EID_SETS(bits, Value)                                                                                          \
   EID_DEFAULT_STREAM(cuMemsetD##bits##_v2, (CUdeviceptr to, Value value, size_t count),                                \
                      result(fill(to, value, sizeof(Value), count * sizeof(Value), count, 1, stream, true,              \

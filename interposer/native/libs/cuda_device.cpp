@@ -152,7 +152,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute number, CUdev
   return result(peer_attribute(number, source, target, value));
 }
 
-// Partitioning of multiprocessors among contexts (MPS) does not exist here.
+// Multiprocessors are not partitioned among contexts (MPS).
 CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType, CUdevice device) {
   if (supported == nullptr)
     return result(kInvalidValue);

@@ -7,7 +7,7 @@
 #include "library.h"
 #include "per_thread.h"
 
-// Exports that the header declares only as macros: older and per-thread-stream variants.
+// Marks exports that the header declares only as macros: older forms, and those for per-thread streams.
 #define EID_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace eidolon::driver {
@@ -17,15 +17,15 @@ inline CUresult result(Status status) {
   return static_cast<CUresult>(status == kInvalidPitch ? kInvalidValue : status);
 }
 
-// The driver counts as initialised where there are emulated devices: the runtime, which initialises it in reality, is
-// another library here.
+// The driver counts as initialised wherever there are emulated devices. In reality the runtime initialises it, but here
+// the runtime is another library.
 inline Status initialised() { return config().active ? kSuccess : kNotInitialized; }
 
-// Before anything that needs a current context. Makes the process a rank if the context is the primary one of a device
-// that nothing was done on yet.
+// Comes before anything that needs a current context. The process becomes a rank here if the context is the primary one
+// of a device that nothing was done on yet.
 Status current_context();
 
-// The same, and the stream an operation goes to.
+// The same, and gives the stream that an operation goes to.
 inline Status stream(void *handle, Stream **out) {
   if (Status status = current_context())
     return status;
@@ -33,24 +33,24 @@ inline Status stream(void *handle, Stream **out) {
   return *out != nullptr ? kSuccess : kInvalidHandle;
 }
 
-// The same for work on it: a capture that was spoiled takes none.
+// The same for work on the stream, which a spoiled capture refuses.
 inline Status work_stream(void *handle, Stream **out) {
   if (Status status = stream(handle, out))
     return status;
   return capture_info(*out).status == CaptureStatus::kInvalidated ? kCaptureInvalidated : kSuccess;
 }
 
-// What the bodies that both libraries share need to know of the driver.
+// What the shared bodies need to know of the driver.
 inline constexpr Library kDriver{"cuda", "cu", initialised, current_context, stream, work_stream};
 
-// A call that allocates or waits: it breaks a capture.
+// Comes before a call that allocates or waits, which breaks a capture.
 inline Status unsafe_call() {
   if (Status status = current_context())
     return status;
   return capture_forbids_unsafe_call() ? kCaptureUnsupported : kSuccess;
 }
 
-// The context whose memory and streams a device's are.
+// The context that owns the memory and the streams of a device.
 CUcontext context_of_device(int device);
 
 inline void *pointer(CUdeviceptr address) { return reinterpret_cast<void *>(address); }

@@ -19,7 +19,7 @@ using namespace eidolon::driver;
 
 namespace {
 
-// This library, whatever it was loaded as.
+// The handle of this library, under whatever name it was loaded.
 void *self() {
   static void *const handle = [] {
     Dl_info info;

@@ -13,7 +13,7 @@ struct ErrorText {
   int code;
   const char *name, *text;
 };
-// The wording is that of driver 580 (CUDA 13.0): programs compare it.
+// The wording is that of driver 580 (CUDA 13.0), since programs compare it.
 constexpr ErrorText kErrors[] = {
     {0, "CUDA_SUCCESS", "no error"},
     {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},

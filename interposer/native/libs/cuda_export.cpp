@@ -1,12 +1,12 @@
 // Driver: the tables that a runtime asks for by UUID (cuGetExportTable), which NVIDIA does not document.
 //
-// Who asks is a library that was linked with the static CUDA runtime: it reaches only the driver. Watching the static
-// runtime of CUDA 13.0 shows that it looks up some 280 documented functions through cuGetProcAddress, all of which are
-// there, and then asks for five tables: its own interface to the driver (6BD5FB6C), hooks and storage for tools
+// A library asks for them that was linked with the static CUDA runtime, which reaches only the driver. The static
+// runtime of CUDA 13.0 was watched: it looks up some 280 documented functions through cuGetProcAddress, all of which
+// are here, and then asks for five tables: its own interface to the driver (6BD5FB6C), hooks and storage for tools
 // (A094798C, 42D85A81), storage per context (C693336E), context checks (263E8860), and at last D4082055, by which the
 // driver proves with a keyed hash that it is NVIDIA's. That proof is not imitated here, so a static runtime cannot
-// work; it is told so at its first table, in one line that names the library. The cure is to build it with the shared
-// runtime (nvcc's -cudart shared), which is this project's own.
+// work. When it asks for its first table, one line says so and names the library. The remedy is to build the library
+// with the shared runtime (nvcc's -cudart shared), which the shim stands in for.
 #include "cuda_driver.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 using namespace eidolon;
 using namespace eidolon::driver;
 
-// The first table that every runtime since CUDA 12 asks for; it goes on without it.
+// The first table that every runtime since CUDA 12 asks for. The runtime goes on without it.
 static constexpr unsigned char kOptionalTable[16] = {0xf8, 0xcf, 0xf9, 0x51, 0x21, 0x46, 0x8b, 0x4e,
                                                      0xb9, 0xe2, 0xfb, 0x46, 0x9e, 0x7c, 0x0d, 0xd9};
 

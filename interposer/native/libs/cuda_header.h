@@ -1,5 +1,5 @@
-// NVIDIA's cuda.h. What it declares is what the driver library exports; the other libraries take the names of its
-// numbers, which are those of the runtime's own enumerations as well.
+// Includes NVIDIA's cuda.h. The driver library exports what it declares. The other libraries use its names for numbers,
+// which have the same values in the runtime's own enumerations.
 #pragma once
 #pragma GCC visibility push(default)
 #include <cuda.h>

@@ -17,7 +17,7 @@ struct LaunchOptions {
   bool cooperative = false;
   Status status = kSuccess;
 };
-// The attributes that change what is launched; the others are hints or ordering that a stream gives anyway.
+// Reads the attributes that change what is launched. The others are hints, or an order that a stream keeps anyway.
 LaunchOptions options_of(const CUlaunchConfig *config) {
   LaunchOptions out;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
@@ -41,7 +41,7 @@ LaunchOptions options_of(const CUlaunchConfig *config) {
   return out;
 }
 
-// Pointers to the parameters in a packed buffer; empty if the kernel's image did not say where they lie.
+// Returns pointers to the parameters in a packed buffer, or none if the kernel's image did not say where they lie.
 std::vector<void *> unpack(const void *kernel, void **extra) {
   std::vector<void *> arguments;
   char *buffer = nullptr;
@@ -64,7 +64,7 @@ int threads_of(const CUlaunchConfig *config) {
   return static_cast<int>(config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
-// A tensor map is read by kernels only, which do not run: 128 opaque bytes.
+// A tensor map is 128 opaque bytes. Only kernels read it, and no kernel runs here.
 Status encode(CUtensorMap *map, cuuint32_t rank, const void *address, const cuuint64_t *dimensions) {
   constexpr cuuint32_t kMaxRank = 5;
   constexpr uintptr_t kAlignment = 16;
@@ -159,7 +159,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction ker
   return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, kernel, threads, dynamic_shared, 0);
 }
 
-// The block size that fills a multiprocessor best: of those with the most resident threads, the largest.
+// The block size that fills a multiprocessor best. Of those with the most resident threads it is the largest.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction kernel,
                                                    CUoccupancyB2DSize shared_of, size_t dynamic_shared, int limit,
                                                    unsigned) {

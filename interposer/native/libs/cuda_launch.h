@@ -4,7 +4,7 @@
 
 namespace eidolon::driver {
 
-// `arguments` or `extra` (one packed buffer), as cuLaunchKernel takes them.
+// Launches a kernel with `arguments` or with `extra` (one packed buffer), as cuLaunchKernel takes them.
 Status launch(const void *kernel, Dim3 grid, Dim3 block, size_t shared_bytes, CUstream stream, void **arguments,
               void **extra, uint16_t call, Dim3 cluster = {1, 1, 1}, bool cooperative = false);
 

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPitchAlignment = 512;
 
 std::mutex flags_mutex;
-std::map<const void *, unsigned> host_flags; // by start of the range; only what is not the default
+std::map<const void *, unsigned> host_flags; // by the start of the range; only flags that are not the default
 
 void remember_flags(const void *range, unsigned flags) {
   std::lock_guard hold(flags_mutex);
@@ -77,7 +77,7 @@ Status pointer_attribute(void *out, CUpointer_attribute attribute, const Pointer
   case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     put(out, info.device);
     break;
-  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: // cudaMalloc's memory is, mappings are not
+  case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: // memory of cudaMalloc is capable, mappings are not
     put(out, static_cast<unsigned>(device && !mapped(info.base)));
     break;
   case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -112,7 +112,7 @@ Status pointer_attribute(void *out, CUpointer_attribute attribute, const Pointer
   return kSuccess;
 }
 
-// Bytes an attribute takes, to clear those of a pointer CUDA does not know.
+// The bytes that an attribute takes. For a pointer that CUDA does not know they are cleared.
 size_t attribute_bytes(CUpointer_attribute attribute) {
   switch (attribute) {
   case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -146,7 +146,7 @@ Status device_pool(CUmemoryPool *out, CUdevice device, bool current) {
 Status allocate_async(CUdeviceptr *out, size_t bytes, PoolHandle *pool, Stream *on) {
   if (out == nullptr || pool == nullptr || bytes == 0)
     return kInvalidValue;
-  if (captures(on)) { // would be an allocation node
+  if (captures(on)) { // this would be an allocation node
     unmodelled("cuda", "cuMemAllocAsync in a capture");
     return kNotSupported;
   }
@@ -302,7 +302,7 @@ CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdevic
   return result(info.type != PointerInfo::kUnregistered ? pointer_attribute(out, attribute, info) : kInvalidValue);
 }
 
-// Unlike the single form this one answers zeros for what CUDA does not know.
+// Unlike the form for one attribute, this one answers zeros for a pointer that CUDA does not know.
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **out, CUdeviceptr at) {
   if (count == 0 || attributes == nullptr || out == nullptr)
     return result(kInvalidValue);
@@ -319,7 +319,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
   return result(kSuccess);
 }
 
-// Synchronising memory operations is the only attribute that can be set; every copy here is ordered as it asks.
+// The only attribute that can be set asks for synchronous memory operations, and every copy here is ordered in that
+// way.
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr at) {
   if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
     return result(kInvalidValue);
@@ -353,7 +354,7 @@ CUresult cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
     return result(status);
   if (at == 0)
     return result(kInvalidValue);
-  if (captures(on)) { // would be a free node
+  if (captures(on)) { // this would be a free node
     unmodelled("cuda", "cuMemFreeAsync in a capture");
     return result(kNotSupported);
   }
@@ -424,7 +425,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *list, si
     if (!valid_device(list[i].location.id))
       return result(kInvalidDevice);
     if (list[i].location.id == pool->device && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-      return result(kInvalidValue); // the owner's access cannot be taken
+      return result(kInvalidValue); // access cannot be taken from the owner
   }
   return result(kSuccess);
 }

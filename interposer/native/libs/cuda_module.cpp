@@ -107,7 +107,7 @@ Status get_owner(void **out, const void *kernel) {
   return *out != nullptr ? kSuccess : kInvalidHandle;
 }
 
-// What is linked is one image; it comes out as it went in. Linking several is not modelled.
+// One image can be linked, and it comes out as it went in. To link several is not modelled.
 struct Linker {
   std::string image;
 };
@@ -189,7 +189,7 @@ CUresult cuLibraryGetModule(CUmodule *out, CUlibrary library) {
   unsigned count;
   if (out == nullptr)
     return result(kInvalidValue);
-  Status status = modules().kernel_count(library, &count); // is it one?
+  Status status = modules().kernel_count(library, &count); // fails if it is no library
   *out = status == kSuccess ? reinterpret_cast<CUmodule>(library) : nullptr;
   return result(status);
 }

@@ -16,7 +16,7 @@ StreamAttributes<CUlaunchAttributeValue> &attributes() {
 
 CUcontext context_of_stream(const Stream *on) { return context_of_device(stream_device(on)); }
 
-// A value that the device writes when the stream comes to it: a set of one or two words.
+// A value that the device writes when the stream reaches it. It is a set of one or two words.
 Status write_value(CUstream handle, CUdeviceptr to, uint64_t value, size_t bytes, uint16_t call) {
   Stream *on;
   if (Status status = work_stream(handle, &on))
@@ -117,7 +117,7 @@ CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr at, size_t, unsigne
 EID_PER_THREAD(4, cuStreamAttachMemAsync)
 
 // ---- values in stream order ---------------------------------------------------------------------------------------
-// Waiting for a value is not modelled: only a kernel or another process could write it.
+// To wait for a value is not modelled, since only a kernel or another process could write it.
 
 CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr to, cuuint32_t value, unsigned) {
   return result(write_value(handle, to, value, 4, EID_CALL("cuStreamWriteValue32")));

@@ -1,8 +1,8 @@
 // Driver: virtual memory management.
 //
-// The core numbers physical allocations. A handle given out carries beside that number the device (the upper byte, plus
-// one), so that its properties can be told from it. Exporting and importing handles and multicast objects are not
-// modelled: the device's attributes say so, and no allocation has an exportable type even if it was asked for.
+// The core numbers physical allocations. A handle that is given out carries the device beside that number (in the upper
+// byte, plus one), so that its properties can be read from it. Exporting and importing handles and multicast objects
+// are not modelled: the device's attributes say so, and no allocation has an exportable type even if it was asked for.
 #include "cuda_driver.h"
 
 #include <vector>
@@ -120,7 +120,7 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *lis
   return result(vmm_set_access(pointer(at), bytes));
 }
 
-// Every device of a server reaches what another has mapped.
+// Every device of a server can reach what another device has mapped.
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at) {
   if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
       !valid_device(location->id) || pointer_info(pointer(at)).type != PointerInfo::kDevice)

@@ -119,14 +119,15 @@ Status fill(void *to, int value, size_t pitch, size_t width, size_t height, size
                  synchronous, call);
 }
 
-// `failed` (may be null): the copy that an error is about, SIZE_MAX if it is about the call.
+// `failed` may be null. It gets the number of the copy that an error is about, or SIZE_MAX if the error is about the
+// call.
 Status batch(void *const *to, const void *const *from, const size_t *sizes, size_t count, size_t *failed,
              cudaStream_t handle, uint16_t call) {
   if (failed != nullptr)
     *failed = SIZE_MAX;
   if (count == 0 || to == nullptr || from == nullptr || sizes == nullptr)
     return kInvalidValue;
-  if (handle == nullptr || handle == cudaStreamLegacy) // as CUDA: batches want a real stream
+  if (handle == nullptr || handle == cudaStreamLegacy) // CUDA refuses them too: batches want a real stream
     return kInvalidValue;
   for (size_t i = 0; i < count; ++i)
     if (Status status = linear(to[i], from[i], sizes[i], cudaMemcpyDefault, handle, false, call)) {
@@ -149,7 +150,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   return report(linear(to, from, bytes, kind, stream, false, EID_CALL("cudaMemcpyAsync")));
 }
 EID_PER_THREAD(5, cudaMemcpyAsync)
-#if EIDOLON_CUDA == 12 // also says which copy failed, and takes its lists as pointers to non-const
+#if EIDOLON_CUDA == 12 // this form also says which copy failed, and takes its lists as pointers to non-const
 cudaError_t cudaMemcpyBatchAsync(void **to, void **from, size_t *sizes, size_t count, cudaMemcpyAttributes *, size_t *,
                                  size_t, size_t *failed, cudaStream_t stream) {
   return report(batch(to, from, sizes, count, failed, stream, EID_CALL("cudaMemcpyBatchAsync")));

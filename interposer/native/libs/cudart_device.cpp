@@ -1,7 +1,7 @@
 // Runtime: devices, their properties and limits, peer access, device-wide synchronisation.
 //
-// What makes a rank: cudaSetDevice and cudaInitDevice (since CUDA 12 they initialise the primary context). Counting and
-// asking for properties does not.
+// A process becomes a rank by cudaSetDevice and cudaInitDevice, which initialise the primary context since CUDA 12. To
+// count devices or to ask for their properties does not make a rank.
 #include "cudart.h"
 
 #include <cstring>
@@ -16,7 +16,7 @@ using namespace eidolon::runtime;
 
 namespace {
 
-// Answers for one device by the numbers of cudaDeviceAttr.
+// Answers the attributes of one device, by the numbers of cudaDeviceAttr.
 class Attributes {
 public:
   explicit Attributes(int device) : device_(device) {}
@@ -31,7 +31,7 @@ private:
   int device_;
 };
 
-// What a block, a grid, a texture and a surface may measure.
+// The limits on the sizes of blocks, grids, textures and surfaces.
 void fill_extents(cudaDeviceProp *p, const Attributes &at) {
   for (int i = 0; i < 3; ++i) {
     p->maxThreadsDim[i] = at(cudaDevAttrMaxBlockDimX + i);
@@ -111,7 +111,7 @@ void fill_features(cudaDeviceProp *p, const Attributes &at) {
   p->ipcEventSupported = at(cudaDevAttrIpcEventSupport);
   p->clusterLaunch = at(cudaDevAttrClusterLaunch);
   p->unifiedFunctionPointers = at(cudaDevAttrReserved129); // CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS
-#if EIDOLON_CUDA == 12                                     // each has fields that the other has not
+#if EIDOLON_CUDA == 12                                     // each version has fields that the other does not have
   p->clockRate = at(cudaDevAttrClockRate);
   p->deviceOverlap = at(cudaDevAttrGpuOverlap);
   p->kernelExecTimeoutEnabled = at(cudaDevAttrKernelExecTimeout);
@@ -151,7 +151,7 @@ void fill(cudaDeviceProp *p, int device) {
   fill_features(p, at);
 }
 
-// Hints without effect on the emulation; they are kept so that asking gives back what was set.
+// These hints have no effect on the emulation. They are kept so that asking gives back what was set.
 std::mutex hints_mutex;
 cudaFuncCache cache_config = cudaFuncCachePreferNone;
 std::set<std::pair<int, int>> peers; // (current device, peer) with access enabled
@@ -212,7 +212,7 @@ cudaError_t cudaSetValidDevices(int *devices, int count) {
   return report(present());
 }
 
-// All devices are of one model: the first fits as well as any.
+// All devices are of one model, so the first fits as well as any.
 cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *wanted) {
   if (device == nullptr || wanted == nullptr)
     return report(kInvalidValue);
@@ -313,7 +313,7 @@ cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache value) {
   return cudaSuccess;
 }
 
-// Banks have had one fixed width since sm_50: asking gives it, setting has no effect.
+// Banks have had one fixed width since sm_50. Asking gives that width, and setting has no effect.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig *value) {
@@ -336,8 +336,8 @@ cudaError_t cudaDeviceSynchronize() {
   return report(device_synchronize(current_device(), EID_CALL("cudaDeviceSynchronize")));
 }
 
-// The primary context lives as long as the process: resetting it would take memory and streams from libraries that go
-// on using them. Work is waited for, as the real call does.
+// The primary context lives as long as the process, because a reset would take memory and streams from libraries that
+// go on using them. The call waits for all work, as the real one does.
 cudaError_t cudaDeviceReset() {
   if (Status status = present())
     return report(status);
@@ -349,9 +349,9 @@ cudaError_t cudaDeviceReset() {
 
 cudaError_t cudaCtxResetPersistingL2Cache() { return report(context()); }
 
-// All writes of emulated work are visible when the work has ended.
+// There is nothing to flush, since all writes of emulated work are visible when the work has ended.
 cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarget, cudaFlushGPUDirectRDMAWritesScope) {
-  return report(kNotSupported); // as cudaDevAttrGPUDirectRDMAFlushWritesOptions says
+  return report(kNotSupported); // cudaDevAttrGPUDirectRDMAFlushWritesOptions says so too
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {

@@ -1,8 +1,8 @@
-// Runtime errors: the last one of each thread, and what they are called. Versions and profiler control beside it.
+// Runtime: the last error of each thread, the names of errors, versions, and profiler control.
 //
 // A failing call leaves its status as the thread's last error. cudaGetLastError reads and clears it,
-// cudaPeekAtLastError only reads. Errors that corrupt a context for good (illegal address and its kin) cannot happen on
-// an emulated device, so nothing is sticky beyond that.
+// cudaPeekAtLastError only reads. Errors that corrupt a context for good, such as an illegal address, cannot happen on
+// an emulated device. So no error stays after it was read.
 #include "cudart.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct ErrorText {
   int code;
   const char *name, *text;
 };
-// The wording is that of the CUDA 13.0 runtime: programs compare it.
+// The wording is that of the CUDA 13.0 runtime, since programs compare it.
 constexpr ErrorText kErrors[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
@@ -250,7 +250,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
   return cudaSuccess;
 }
 
-// Without emulated devices there is no driver either, which the runtime says as version 0.
+// Without emulated devices there is no driver either. The runtime states this as version 0.
 cudaError_t cudaDriverGetVersion(int *version) {
   if (version == nullptr)
     return report(kInvalidValue);

@@ -12,8 +12,8 @@ namespace {
 
 Dim3 plain(dim3 d) { return {d.x, d.y, d.z}; }
 
-// The attributes of an extended launch that change what is launched; the others are hints or ordering that a stream
-// gives anyway.
+// Reads the attributes of an extended launch that change what is launched. The others are hints, or an order that a
+// stream keeps anyway.
 struct LaunchOptions {
   dim3 cluster{1, 1, 1};
   bool cooperative = false;
@@ -52,7 +52,7 @@ Status extended(const cudaLaunchConfig_t *config, const void *function, void **a
                 EID_CALL("cudaLaunchKernelExC"), options.cluster, options.cooperative);
 }
 
-// A function that attributes are asked of: a registered host function or any handle.
+// Finds a function whose attributes are asked for, which is a registered host function or any handle.
 Status known(const void *function) {
   if (Status status = context())
     return status;
@@ -151,7 +151,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
   return report(set_kernel_attribute(function, attribute, value));
 }
 
-// Attributes are those of all devices: they are of one model.
+// The attributes are the same on all devices, which are of one model.
 cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value, int device) {
   if (Status status = known(kernel))
     return report(status);
@@ -160,7 +160,7 @@ cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribu
   return report(set_kernel_attribute(kernel, attribute, value));
 }
 
-// A hint without effect.
+// The hint has no effect.
 cudaError_t cudaFuncSetCacheConfig(const void *function, cudaFuncCache value) {
   if (value < cudaFuncCachePreferNone || value > cudaFuncCachePreferEqual)
     return report(kInvalidValue);

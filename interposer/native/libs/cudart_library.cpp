@@ -1,4 +1,4 @@
-// Runtime: device code loaded at run time (cudaLibrary*), and the way to the driver's functions.
+// Runtime: device code that is loaded at run time (cudaLibrary*), and access to the driver's functions.
 #include "cudart.h"
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ Status entry_point(const char *name, void **out, unsigned version, unsigned long
   GetProcAddress lookup = driver_lookup();
   if (lookup == nullptr)
     return kNotInitialized;
-  int found = 0; // success, not found, version too low: the same numbers in both libraries
+  int found = 0; // success, not found or version too low, with the same numbers in both libraries
   lookup(name, out, static_cast<int>(version), flags, &found);
   if (result != nullptr) {
     *result = static_cast<cudaDriverEntryPointQueryResult>(found);

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kPitchAlignment = 512;
 
-// Flags that were asked for with pinned memory, by start of the range. Only what is not the default stands here.
+// Flags that were asked for with pinned memory, by the start of the range. Only flags that are not the default stand
+// here.
 std::mutex flags_mutex;
 std::map<const void *, unsigned> host_flags;
 
@@ -25,7 +26,7 @@ void remember_flags(const void *pointer, unsigned flags) {
     host_flags.erase(pointer);
 }
 
-// A call that waits for the device or allocates: it needs a context and breaks a capture.
+// Comes before a call that waits for the device or allocates. Such a call needs a context and breaks a capture.
 Status unsafe_call() {
   if (Status status = context())
     return status;
@@ -69,7 +70,7 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr *out, cudaExtent extent) {
   return cudaSuccess;
 }
 
-// One copy, on the host: it takes no device memory, as pages that only the host touched take none.
+// Managed memory is one copy on the host. It takes no device memory, as pages take none that only the host has touched.
 cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags) {
   if (out == nullptr || bytes == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
     return report(kInvalidValue);
@@ -79,7 +80,7 @@ cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags) {
   return report(managed_alloc(bytes, out));
 }
 
-// Freeing nothing is how programs ask for a context.
+// Programs free a null pointer in order to create a context.
 cudaError_t cudaFree(void *pointer) {
   if (Status status = unsafe_call())
     return report(status);
@@ -203,7 +204,8 @@ cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, cudaMemLocat
     return report(status);
   if (bytes == 0 || flags != 0 || pointer_info(pointer).type != PointerInfo::kManaged)
     return report(kInvalidValue);
-  unmodelled("cudart", "cudaMemPrefetchAsync"); // right, but its migration takes no time: counted
+  // its effect is right, but its migration takes no time, so it is counted
+  unmodelled("cudart", "cudaMemPrefetchAsync");
   return cudaSuccess;
 }
 EID_PER_THREAD(5, cudaMemPrefetchAsync)

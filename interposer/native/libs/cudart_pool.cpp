@@ -16,7 +16,7 @@ Status allocate(void **out, size_t bytes, PoolHandle *pool, cudaStream_t handle,
   Stream *stream;
   if (Status status = resolve(handle, &stream))
     return status;
-  if (captures(stream)) { // would be an allocation node
+  if (captures(stream)) { // this would be an allocation node
     unmodelled("cudart", "cudaMallocAsync in a capture");
     return kNotSupported;
   }
@@ -59,7 +59,7 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
     return report(status);
   if (pointer == nullptr)
     return cudaSuccess;
-  if (captures(stream)) { // would be a free node
+  if (captures(stream)) { // this would be a free node
     unmodelled("cudart", "cudaFreeAsync in a capture");
     return report(kNotSupported);
   }
@@ -115,7 +115,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const cudaMemPoolProps *proper
     return report(status);
   if (!valid_device(properties->location.id))
     return report(kInvalidDevice);
-  if (properties->handleTypes != cudaMemHandleTypeNone) // as cudaDevAttrMemoryPoolSupportedHandleTypes says
+  if (properties->handleTypes != cudaMemHandleTypeNone) // cudaDevAttrMemoryPoolSupportedHandleTypes says so too
     return report(kNotSupported);
   if (Status status = ensure_context(properties->location.id))
     return report(status);

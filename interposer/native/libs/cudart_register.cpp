@@ -1,8 +1,8 @@
 // Runtime: what compiled CUDA code registers when its library is loaded, before anything else runs.
 //
-// A fat binary is not read: its kernels are known by name. A variable gets device memory on each device where it is
-// asked for, of the size it was registered with. Registration happens in every process that imports a framework, tens
-// of thousands of times, and must work (and be cheap) where there are no emulated devices.
+// A fat binary is not read, since its kernels are known by name. A variable gets device memory on each device where it
+// is asked for, of the size that it was registered with. Registration happens tens of thousands of times in every
+// process that imports a framework. It must be cheap, and must also work where there are no emulated devices.
 #include "cudart.h"
 
 #include <map>
@@ -77,7 +77,7 @@ EID_EXPORT void __cudaRegisterVar(void **, char *host_variable, char *, const ch
   all.by_host.insert_or_assign(host_variable, Variable{bytes, name, {}});
 }
 
-// A managed variable lives on the host: the compiled code reads it through this pointer.
+// A managed variable lives on the host, and the compiled code reads it through this pointer.
 EID_EXPORT void __cudaRegisterManagedVar(void **, void **host_pointer, char *, const char *name, int external,
                                          size_t bytes, int constant, int global) {
   void *at = nullptr;

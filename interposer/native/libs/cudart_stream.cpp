@@ -1,7 +1,7 @@
 // Runtime: streams, events, host callbacks.
 //
-// Whether a query answers "ready" is the core's to say, by virtual time. A query that is not ready is an error like any
-// other to cudaGetLastError, as in CUDA: frameworks clear it.
+// The core decides by virtual time whether a query answers "ready". For cudaGetLastError a query that is not ready is
+// an error like any other, as in CUDA, and frameworks clear it.
 #include "cudart.h"
 
 #include "stream_attributes.h"

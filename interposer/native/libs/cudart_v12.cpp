@@ -1,4 +1,5 @@
-// Runtime of CUDA 12 only: the forms of functions that CUDA 13 dropped (cuda12_names.h), in terms of those it kept.
+// Runtime of CUDA 12 only: the forms of functions that CUDA 13 dropped (cuda12_names.h). They call the forms that it
+// kept.
 #if EIDOLON_CUDA == 12
 #define EIDOLON_EARLIER_NAMES
 #include "cudart.h"
@@ -10,7 +11,7 @@ using namespace eidolon::runtime;
 
 namespace {
 
-// Where CUDA 12 takes a device number, cudaCpuDeviceId is the host.
+// Where CUDA 12 takes a device number, cudaCpuDeviceId means the host.
 Status location(int device, cudaMemLocation *out) {
   if (device == cudaCpuDeviceId) {
     *out = {cudaMemLocationTypeHost, 0};

@@ -1,7 +1,7 @@
 // cuDNN's backend API: descriptors, heuristics, engines, execution.
 //
-// The heuristics answer with the engine the real ones put first on sm_90. For 32-bit convolutions a second one follows
-// that does not use TF32, because callers filter by that note.
+// The heuristics answer with the engine that the real ones put first on sm_90. For 32-bit convolutions a second engine
+// follows that does not use TF32, because callers filter engines by this numerical note.
 #include "cudnn_backend.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace eidolon::dnn {
 namespace {
 
-// What the caller holds: a name for a node that other descriptors may also hold.
+// The handle that the caller holds. It refers to a node that other descriptors may also hold.
 struct Descriptor {
   NodePtr node;
 };
@@ -117,7 +117,7 @@ cudnnStatus_t numerical_notes(const Node &engine, int64_t requested, int64_t *re
   return give(CUDNN_TYPE_NUMERICAL_NOTE, count, notes, requested, returned, out);
 }
 
-// Attributes the library computes. Nothing: the attribute is a plain stored one.
+// Answers an attribute that the library computes. It returns nothing for an attribute that is only stored.
 std::optional<cudnnStatus_t> computed(const Node &node, int name, int type, int64_t requested, int64_t *returned,
                                       void *out) {
   switch (name) {
@@ -143,7 +143,7 @@ std::optional<cudnnStatus_t> computed(const Node &node, int name, int type, int6
   case CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED:
     if (node.plan == nullptr)
       return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
-    // Attention fills a multiprocessor's shared memory; the others' use steers nobody.
+    // Attention fills a multiprocessor's shared memory. No caller decides by what the others use.
     return give_integer(
         type, node.plan->kind == Plan::kAttention ? static_cast<int64_t>(config().gpu.smem_per_block_optin) : 0,
         requested, returned, out);
@@ -262,7 +262,7 @@ EID_DNN cudnnBackendFinalize(cudnnBackendDescriptor_t handle) {
   if (cudnnStatus_t status = finalize(node))
     return status;
   node.finalized = true;
-  if (node.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) // compiling or loading a kernel is what takes time
+  if (node.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) // a kernel is compiled or loaded here, which takes time
     host_cost(EID_CALL("cudnnBackendFinalize"));
   return CUDNN_STATUS_SUCCESS;
 }
@@ -304,7 +304,7 @@ EID_DNN cudnnBackendGetAttribute(cudnnBackendDescriptor_t const handle, cudnnBac
   if (std::optional<cudnnStatus_t> status = computed(node, name, type, requested, returned, out))
     return *status;
   const AttributeValue *stored = node.find(name);
-  if (stored == nullptr) { // never set: an empty optional attribute
+  if (stored == nullptr) { // never set, so it is an empty optional attribute
     if (returned != nullptr)
       *returned = 0;
     return CUDNN_STATUS_SUCCESS;

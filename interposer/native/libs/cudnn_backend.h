@@ -1,4 +1,4 @@
-// The backend API's descriptors: typed attributes, kept as they were set.
+// The backend API's descriptors. They keep typed attributes as they were set.
 //
 // One generic store serves every descriptor type: an attribute is a name, a type, and an array of elements; nested
 // descriptors are retained. What the library itself answers (heuristics, engines, workspaces) is computed when it is
@@ -36,7 +36,7 @@ struct Node {
   int type;
   bool finalized = false;
   std::vector<AttributeValue> attributes;
-  std::shared_ptr<const Plan> plan; // of engines, configurations and plans: what their graph comes down to
+  std::shared_ptr<const Plan> plan; // for engines, configurations and plans: what their graph comes down to
 
   const AttributeValue *find(int name) const {
     for (const AttributeValue &a : attributes)
@@ -81,7 +81,7 @@ struct Plan {
 };
 
 Tensor tensor_of(const Node &descriptor);
-// Understands a finalized operation graph; nullptr if it is none that cuDNN would run.
+// Returns what a finalized operation graph comes down to, or nullptr if cuDNN would not run it.
 std::shared_ptr<const Plan> understand(const Node &graph);
 
 } // namespace eidolon::dnn

@@ -1,6 +1,7 @@
 // cuDNN: what a convolution costs, and the legacy convolution calls.
 //
-// The legacy calls offer one algorithm per direction, the implicit product with the workspace of the backend's engine.
+// The legacy calls offer one algorithm per direction. It is the implicit product, with the workspace of the backend's
+// engine.
 #include "cudnn_internal.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 
 namespace eidolon::dnn {
 
-// Signatures are two-dimensional; further spatial dimensions are folded into the height, which keeps bytes and work.
+// Signatures are two-dimensional. Further spatial dimensions are folded into the height, which keeps bytes and work the
+// same.
 uint32_t signature_of(const Convolution &c) {
   const int spatial = c.spatial, last = spatial + 1;
   const auto fold = [&](const Tensor &tensor) {

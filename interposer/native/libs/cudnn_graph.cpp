@@ -1,7 +1,7 @@
 // What an operation graph comes down to: a convolution, attention, a matrix product, or something else.
 //
-// Frameworks build attention from single operations (product, scale, masks, softmax, product), so it is recognised by
-// its matrix products: two forward, five backward. The newer one-node form names its parts.
+// Frameworks build attention from single operations (product, scale, masks, softmax, product). So it is recognised by
+// its matrix products, of which there are two forward and five backward. The newer form with one node names its parts.
 #include "cudnn_backend.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 namespace eidolon::dnn {
 namespace {
 
-// Descriptor types and attributes newer than the oldest header this is built with, by number.
+// Types of descriptors that are newer than the oldest header that this is built with, by their numbers.
 enum Newer { kDiagonalMask = 44, kSoftmax = 45, kTranspose = 46, kSlice = 47, kRopeForward = 49, kRopeBackward = 50 };
 
-// Attributes that name a tensor an operation writes.
+// Attributes that name a tensor which an operation writes.
 constexpr int kOutputs[] = {
     705,  710,  715,                   // convolution: Y, DX, DW
     753,  756,                         // pointwise: Y, DX
@@ -63,7 +63,7 @@ std::vector<Output> outputs_of(const std::vector<NodePtr> &operations) {
   return out;
 }
 
-// Bytes of all tensors of the graph that lie in memory, each once.
+// The bytes of all tensors of the graph that lie in memory. Each tensor counts once.
 int64_t bytes_of_graph(const std::vector<NodePtr> &operations) {
   std::vector<int64_t> seen;
   int64_t bytes = 0;
@@ -137,7 +137,7 @@ bool convolution(const std::vector<NodePtr> &operations, Plan *plan) {
 
 // ---- attention ---------------------------------------------------------------------------------------------------
 
-// A mask that compares a generated row number with a generated column number.
+// Whether there is a mask that compares a generated row number with a generated column number.
 bool causal_mask(const std::vector<NodePtr> &operations) {
   std::vector<int64_t> indices;
   for (const NodePtr &operation : operations) {
@@ -165,7 +165,7 @@ bool causal_mask(const std::vector<NodePtr> &operations) {
   return false;
 }
 
-// A matrix in memory, as large as the scores, that is added to them: such kernels are nearly twice as slow.
+// Whether a matrix in memory, as large as the scores, is added to them. Such kernels are nearly twice as slow.
 bool biased(const std::vector<NodePtr> &operations, int64_t columns) {
   for (const NodePtr &operation : operations) {
     if (operation->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
@@ -182,7 +182,8 @@ bool biased(const std::vector<NodePtr> &operations, int64_t columns) {
 }
 
 void attention_memory(Plan *plan) {
-  // Measured on an H100 with cuDNN 9.19: a small fixed part, and for grouped queries one DK and DV per query head.
+  // These sizes were measured on an H100 with cuDNN 9.19. There is a small fixed part, and for grouped queries one DK
+  // and DV per query head.
   plan->workspace_bytes = 256;
   if (plan->backward && plan->kvh != plan->h)
     plan->workspace_bytes += bytes_of(plan->type, plan->b * plan->h * plan->skv * (plan->d + plan->dv));
@@ -244,8 +245,8 @@ bool attention_graph(const std::vector<NodePtr> &operations, Plan *plan) {
       exponential |= mode->integer(CUDNN_ATTR_POINTWISE_MODE) == CUDNN_POINTWISE_EXP;
   if (products.size() < 2 || !exponential)
     return false;
-  // Q times K^T is the first product; V enters the last forward product, and backward the other one whose inputs both
-  // lie in memory (dO times V^T).
+  // The first product is Q times K^T. Forward, V enters the last product. Backward, it enters the other product whose
+  // inputs both lie in memory (dO times V^T).
   plan->backward = products.size() >= 4;
   Tensor q, k, wide;
   bool have_scores = false;
@@ -334,7 +335,7 @@ const char *operation_name(int type) {
     return "random";
   case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
     return "matmul";
-  case kDiagonalMask: // also alone: the inner graph of an attention node
+  case kDiagonalMask: // it also stands alone, as the inner graph of an attention node
     return "diagonal_mask";
   case kSoftmax:
     return "softmax";
@@ -393,7 +394,7 @@ std::shared_ptr<const Plan> understand(const Node &graph) {
     plan->kind = Plan::kLibrary;
     for (const NodePtr &operation : operations->nested) {
       const char *name = operation_name(operation->type);
-      if (name == nullptr) { // nothing is known about it: refuse rather than answer for free
+      if (name == nullptr) { // nothing is known about it, and work that takes no time would be worse than an error
         const std::string what = "cudnnBackendFinalize(operation " + std::to_string(operation->type) + ")";
         unmodelled("cudnn", what.c_str());
         return nullptr;

@@ -32,7 +32,8 @@ cudnnStatus_t launch_library(cudnnHandle_t handle, const char *name, int64_t byt
 void written(void *start, const Tensor &tensor) {
   if (start == nullptr || tensor.elements() == 0)
     return;
-  // Dimensions by stride, innermost first; a dense inner block is one run, what remains is walked.
+  // The dimensions are sorted by stride, innermost first. A dense inner block is one run, and the other dimensions are
+  // walked.
   int order[kMaxDims], count = 0;
   for (int i = 0; i < tensor.n; ++i) {
     if (tensor.dims[i] <= 1 || tensor.strides[i] == 0)
@@ -72,7 +73,7 @@ namespace {
 struct Version {
   int parts[3];
   Version() : parts{CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL} {
-    if (parts[0] == 9 && parts[1] < 24) { // the newest known release, unless the framework brings its own
+    if (parts[0] == 9 && parts[1] < 24) { // the newest release that is known, unless the framework brings its own
       parts[1] = 24;
       parts[2] = 0;
     }

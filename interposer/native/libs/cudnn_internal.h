@@ -65,7 +65,7 @@ struct Tensor {
     return product;
   }
   int64_t bytes() const { return bytes_of(type, elements()); }
-  // From the first element to the end of the last one.
+  // The bytes from the first element to the end of the last one.
   int64_t span_bytes() const {
     int64_t last = 0;
     for (int i = 0; i < n; ++i)
@@ -75,7 +75,7 @@ struct Tensor {
   bool channels_last() const { return n > 2 && strides[1] == 1; }
 };
 
-// The bytes of the tensor at `start` became unknown; gaps between its elements stay as they are.
+// Makes the bytes of the tensor at `start` unknown. Gaps between its elements stay as they are.
 void written(void *start, const Tensor &tensor);
 inline void written(void *start, int64_t bytes) {
   if (start != nullptr && bytes > 0)

@@ -1,4 +1,4 @@
-// cuDNN: batch normalisation by the legacy calls.
+// cuDNN: batch normalisation through the legacy calls.
 #include "cudnn_internal.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ using namespace eidolon::dnn;
 
 namespace {
 
-// Channels-last training sums in parts; the sizes follow measurements on an H100 (cuDNN 9.19, 16 and 32 bits).
+// Channels-last training sums in parts. The sizes follow measurements on an H100 (cuDNN 9.19, 16 and 32 bits).
 int64_t padded_values(const Tensor &x) {
   constexpr int64_t kTile = 64;
   const int64_t rows = x.elements() / std::max<int64_t>(x.dims[1], 1);

@@ -309,7 +309,7 @@ EID_DNN cudnnSetSpatialTransformerNdDescriptor(cudnnSpatialTransformerDescriptor
   return CUDNN_STATUS_SUCCESS;
 }
 namespace {
-// n, h, w and two coordinates; n and a 2 x 3 matrix.
+// The dimensions of the grid (n, h, w and two coordinates) and of theta (n and a 2 x 3 matrix).
 int64_t grid_bytes(const cudnnSpatialTransformerStruct &s) {
   int64_t points = s.dims[0];
   for (int i = 2; i < s.n; ++i)
@@ -376,7 +376,7 @@ EID_DNN cudnnSetCTCLossDescriptor(cudnnCTCLossDescriptor_t c, cudnnDataType_t ty
   return cudnnSetCTCLossDescriptor_v9(c, type, CUDNN_LOSS_NORMALIZATION_NONE, CUDNN_CTC_ZERO_OOB_GRADIENTS, 0);
 }
 namespace {
-// Forward and backward variables of every time step over the blank-extended labels, in 32 bits.
+// The workspace holds the forward and backward variables of every time step over the blank-extended labels, in 32 bits.
 int64_t ctc_workspace(const Tensor &probabilities, int64_t longest_label) {
   return probabilities.dims[0] * probabilities.dims[1] * (2 * longest_label + 1) * 2 * 4 + probabilities.bytes();
 }

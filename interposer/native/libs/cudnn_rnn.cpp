@@ -1,5 +1,5 @@
-// cuDNN: recurrent networks. Sizes and offsets of the weight space are exact, the reserve space too; the workspace
-// follows measurements on an H100 (cuDNN 9.19) to within some percent.
+// cuDNN: recurrent networks. The sizes and offsets of the weight space are exact, and so is the reserve space. The
+// workspace follows measurements on an H100 (cuDNN 9.19) to within some percent.
 #include "cudnn_internal.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct cudnnRNNStruct {
   int64_t pseudo_layers() const { return layers * directions(); }
   int64_t input_of(int64_t pseudo_layer) const { return pseudo_layer < directions() ? input : directions() * output; }
   int64_t element() const { return eidolon::dnn::bits_of(type) / 8; }
-  // Values of the matrices of one pseudo-layer, and of its biases.
+  // The number of values in the matrices of one pseudo-layer, and in its biases.
   int64_t matrix_values(int64_t pseudo_layer) const {
     const int64_t first = input_mode == CUDNN_SKIP_INPUT && pseudo_layer < directions() ? 0 : input_of(pseudo_layer);
     return gates() * hidden * (first + output) + (projects() ? output * hidden : 0);
@@ -78,7 +78,8 @@ void describe(cudnnTensorDescriptor_t out, cudnnDataType_t type, int64_t rows, i
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// Every kind of state is one block, aligned: an LSTM keeps gates and cells, a GRU six values, a plain cell its output.
+// Every kind of state is one aligned block. An LSTM keeps gates and cells, a GRU keeps six values, and a plain cell
+// keeps its output.
 int64_t reserve_bytes(const cudnnRNNStruct &r, const cudnnRNNDataStruct &x) {
   constexpr int64_t kAlign = 32, kFixed = 256;
   const int64_t rows = x.rows();
@@ -251,7 +252,7 @@ EID_DNN cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t r, 
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Matrices of all pseudo-layers come first, each in the order of its linear layers, then all biases.
+// The matrices of all pseudo-layers come first, each in the order of its linear layers. All biases follow.
 EID_DNN cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t r, int32_t pseudo_layer, size_t space_bytes,
                                 const void *space, int32_t linear, cudnnTensorDescriptor_t matrix_out,
                                 void **matrix_address, cudnnTensorDescriptor_t bias_out, void **bias_address) {

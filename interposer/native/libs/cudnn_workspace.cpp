@@ -1,8 +1,10 @@
-// Workspace of convolutions: it comes out of the framework's caching allocator, so it decides allocator peaks.
+// The workspace of convolutions. It comes out of the framework's caching allocator, so it decides the allocator's
+// peaks.
 //
-// cuDNN chooses an engine by unpublished heuristics. Where a convolution was measured on the emulated GPU the table
-// answers; elsewhere a rule that the measurements gave: engines work on channels-last tensors with channels padded to
-// 16 bytes, so other layouts and odd channel counts are copied; filter gradients are summed from parts in 32 bits.
+// cuDNN chooses an engine by unpublished heuristics. Where a convolution was measured on the emulated GPU, a table
+// gives its workspace. Elsewhere a rule does that follows from the measurements. Engines work on channels-last tensors
+// whose channels are padded to 16 bytes, so other layouts and odd channel counts are copied. Filter gradients are
+// summed from parts in 32 bits.
 #include "cudnn_internal.h"
 
 #include <algorithm>
@@ -79,7 +81,7 @@ int64_t rule(const Convolution &c) {
   const bool last = c.x.channels_last() || plane == 1;
 
   int64_t bytes = 0;
-  if (!last && (!pointwise || plane < 784)) // large planes of a 1x1 filter are a product as they stand
+  if (!last && (!pointwise || plane < 784)) // large planes with a 1x1 filter are multiplied as they are
     bytes = x_bytes + y_bytes + w_bytes;
   else if (last && plane > 1) {
     const bool grouped = groups > 1;

@@ -1,9 +1,9 @@
 // cuFFT: plans and their execution as operations of kind "library".
 //
-// A plan remembers its shape; executing it costs 5 N log2 N operations per complex transform (half for real ones, the
-// convention by which FFT speeds are stated) and one pass over the data per dimension. Workspaces are 0 bytes: for
-// sizes with small prime factors, which transforms in practice have, the real library needs none or little, and it does
-// not say how much.
+// A plan remembers its shape. To execute it costs 5 N log2 N operations per complex transform, and half of that per
+// real one, which is the convention for stating the speed of FFTs. It also costs one pass over the data per dimension.
+// Workspaces have 0 bytes. For sizes with small prime factors, which transforms in practice have, the real library
+// needs little or none, and it does not say how much.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,7 +34,7 @@ std::mutex mutex;
 std::map<cufftHandle, Plan> plans;
 cufftHandle next_plan = 1;
 
-struct Layout { // of the output; of the input the size follows from the plan
+struct Layout { // of the output; the size of the input follows from the plan
   const long long *embed;
   long long stride, distance;
 };
@@ -146,7 +146,7 @@ cufftResult make_typed(cufftHandle handle, int rank, const Integer *n, const Int
   return make(handle, rank, sizes, {onembed ? embed : nullptr, ostride, odist}, form, real_bytes, batch, work_bytes);
 }
 
-// cufftPlan* is cufftCreate and cufftMakePlan* in one.
+// cufftPlan* does cufftCreate and cufftMakePlan* in one call.
 template <class F> cufftResult create_and(cufftHandle *out, F make_plan) {
   if (cufftResult status = cufftCreate(out))
     return status;
@@ -196,7 +196,7 @@ EID_API cufftResult cufftSetStream(cufftHandle handle, cudaStream_t stream) {
   found->second.stream = stream;
   return CUFFT_SUCCESS;
 }
-// A workspace of 0 bytes: nobody need allocate it, and any address will do.
+// The workspace has 0 bytes, so nobody has to allocate it, and any address will do.
 EID_API cufftResult cufftSetAutoAllocation(cufftHandle handle, int) {
   std::lock_guard hold(mutex);
   return plans.contains(handle) ? CUFFT_SUCCESS : CUFFT_INVALID_PLAN;

@@ -1,8 +1,9 @@
 // CUPTI, as far as torch.profiler (Kineto) starts, flushes and stops it.
 //
-// Tracing succeeds with no records, and that is the truth: a record would describe work that an NVIDIA GPU ran, and
-// none did. What the simulated devices do is in the run's own timeline. Callbacks are accepted and never called: no
-// driver is called either. Profiling proper (counters, sampling, ranges) is not modelled and says so (generated stubs).
+// Tracing succeeds and gives no records. That is right, because a record would describe work that an NVIDIA GPU ran,
+// and none did. What the simulated devices do is in the run's own timeline. Callbacks are accepted and never called,
+// since no real driver is called either. Profiling proper (counters, sampling, ranges) is not modelled, and its
+// generated stubs say so.
 #include <cupti.h>
 
 #include "core.h"
@@ -16,7 +17,7 @@ bool subscribed = false;
 
 CUptiResult accepted() { return config().active ? CUPTI_SUCCESS : CUPTI_ERROR_NOT_INITIALIZED; }
 
-// The nested external correlation ids of this thread, per kind: what pop gives back is what was pushed.
+// The nested external correlation ids of this thread, per kind. A pop gives back what was pushed.
 constexpr int kKinds = 16, kDepth = 64;
 thread_local uint64_t correlation[kKinds][kDepth];
 thread_local int correlation_depth[kKinds];

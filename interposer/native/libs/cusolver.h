@@ -18,8 +18,8 @@ struct cusolverDnContext {
 
 #define EID_SOLVER extern "C" EID_API cusolverStatus_t
 
-// Once per data type: prefix, element, real number of the same precision, its words for "symmetric", "form Q" and
-// "apply Q".
+// Expands a macro once per data type, with its prefix, its element, the real number of the same precision, and its
+// words for "symmetric", "form Q" and "apply Q".
 #define EID_SOLVER_TYPES(F)                                                                                            \
   F(S, float, float, sy, orgqr, ormqr)                                                                                 \
   F(D, double, double, sy, orgqr, ormqr)                                                                               \
@@ -36,10 +36,10 @@ struct Size {
 };
 template <class T> inline constexpr Size kSize{sizeof(T), !std::is_floating_point_v<T>};
 
-// A workspace for matrices of so many rows, in elements.
+// The size of a workspace for matrices with this number of rows, in elements.
 inline int workspace(int64_t rows) { return static_cast<int>(std::max<int64_t>(rows, 1) * kBlock); }
 
-// Column-major matrix that an operation writes.
+// A column-major matrix that an operation writes.
 struct Written {
   void *data;
   int64_t rows, columns, leading, batch_stride = 0;
@@ -82,7 +82,8 @@ inline cusolverStatus_t solve(cusolverDnHandle_t handle, const Solve &what, std:
   return CUSOLVER_STATUS_SUCCESS;
 }
 
-// Floating-point operations (LAPACK's counts; eigenvalues and singular values: Golub and Van Loan, with vectors).
+// Numbers of floating-point operations. They are LAPACK's counts; those for eigenvalues and singular values, with
+// vectors, are by Golub and Van Loan.
 inline double cube(double n) { return n * n * n; }
 inline double lu_flops(double m, double n) { return m * n * n - cube(n) / 3; }
 inline double cholesky_flops(double n) { return cube(n) / 3; }

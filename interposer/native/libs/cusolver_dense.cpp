@@ -140,7 +140,8 @@ EID_SOLVER_TYPES(EID_QR)
 
 // ---- singular values and eigenvalues -----------------------------------------------------------------------------
 
-// Vectors and values have different element types (complex, real); the smaller extent is written for the real one.
+// Singular values and eigenvalues are real even where the matrices are complex. So they are marked as written with the
+// size of a real number.
 #define EID_SVD(X, T, R, sy, gqr, mqr)                                                                                 \
   EID_SOLVER cusolverDn##X##gesvd_bufferSize(cusolverDnHandle_t handle, int m, int n, int *lwork) {                    \
     return size_answer(handle, std::max(m, n), lwork);                                                                 \

@@ -15,7 +15,7 @@ Size size_of(cudaDataType type) {
   case CUDA_C_32F:
     return kSize<cuComplex>;
   default:
-    return kSize<cuDoubleComplex>; // the largest: no output is left partly known
+    return kSize<cuDoubleComplex>; // the largest, so that no output stays partly known
   }
 }
 

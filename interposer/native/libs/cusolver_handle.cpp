@@ -3,7 +3,7 @@
 
 using namespace eidolon;
 
-// Parameter objects only carry settings of iterations that never run.
+// Parameter objects only carry settings for iterations, which never run here.
 struct syevjInfo {
   int unused;
 };
@@ -79,7 +79,7 @@ EID_SOLVER cusolverDnSetAdvOptions(cusolverDnParams_t params, cusolverDnFunction
   return set(params);
 }
 
-// The Jacobi solvers: no iteration runs, so none is reported.
+// The Jacobi solvers report no sweeps and no residual, since no iteration runs.
 EID_SOLVER cusolverDnCreateSyevjInfo(syevjInfo_t *out) { return create(out); }
 EID_SOLVER cusolverDnDestroySyevjInfo(syevjInfo_t info) { return destroy(info); }
 EID_SOLVER cusolverDnXsyevjSetTolerance(syevjInfo_t info, double) { return set(info); }

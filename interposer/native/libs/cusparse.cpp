@@ -1,9 +1,10 @@
 // cuSPARSE: handles, descriptors, and the products and conversions that frameworks use, as operations of kind
 // "library".
 //
-// Modelled: sparse times dense (vector, matrix), sampled dense-dense products, sorting and converting of indices. What
-// shapes its result by the values (sparse times sparse) and triangular solves are not, and say so (generated stubs).
-// Workspaces are of one small size: the real ones depend on algorithms the library does not state.
+// Modelled are products of a sparse matrix and a dense vector or matrix, sampled products of two dense matrices, and
+// calls that sort and convert indices. Not modelled are triangular solves, and operations whose values decide the shape
+// of the result (sparse times sparse); their generated stubs say so. Workspaces have one small size, because the real
+// sizes depend on algorithms that the library does not state.
 #include <cusparse.h>
 
 #include "operation.h"
@@ -208,7 +209,8 @@ extern "C" EID_API cusparseDiagType_t cusparseGetMatDiagType(const cusparseMatDe
 }
 extern "C" EID_API cusparseIndexBase_t cusparseGetMatIndexBase(const cusparseMatDescr_t matrix) { return matrix->base; }
 
-// Compressed rows, compressed columns and coordinates: only sizes and the place of the values matter here.
+// Compressed rows, compressed columns and coordinates are described alike, since only the sizes and the place of the
+// values matter here.
 #define EID_COMPRESSED(Name)                                                                                           \
   EID_SPARSE cusparseCreate##Name(cusparseSpMatDescr_t *out, int64_t rows, int64_t columns, int64_t nonzeros, void *,  \
                                   void *, void *values, cusparseIndexType_t, cusparseIndexType_t, cusparseIndexBase_t, \
@@ -318,7 +320,7 @@ EID_SPARSE cusparseSDDMM_bufferSize(cusparseHandle_t handle, cusparseOperation_t
                                     cusparseSpMatDescr_t, cudaDataType, cusparseSDDMMAlg_t, size_t *out) {
   return workspace(handle, out);
 }
-// Prepares what the product then uses; its cost is in the product's.
+// Prepares what the product then uses. The cost of the product includes this.
 EID_SPARSE cusparseSDDMM_preprocess(cusparseHandle_t handle, cusparseOperation_t, cusparseOperation_t, const void *,
                                     cusparseConstDnMatDescr_t, cusparseConstDnMatDescr_t, const void *,
                                     cusparseSpMatDescr_t, cudaDataType, cusparseSDDMMAlg_t, void *) {

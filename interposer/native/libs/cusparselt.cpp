@@ -1,5 +1,5 @@
-// cuSPARSELt (2:4 structured sparsity): opens and closes. Its products are not modelled and say so by name (generated
-// stubs), which frameworks turn into an error at the call that needs them instead of at start-up.
+// cuSPARSELt (2:4 structured sparsity): handles can be opened and closed. Its products are not modelled, and their
+// generated stubs say so by name. So frameworks report an error at the call that needs them, and not at start-up.
 #include <cstring>
 #include <cusparseLt.h>
 

@@ -42,7 +42,7 @@ inline constexpr FixedAttribute kFixedAttributes[] = {
     {146, 0},         {147, 0},
 };
 
-// Where a device sits on the bus of its server, and what it is called.
+// The place of a device on the bus of its server, and its name.
 inline constexpr int kPciBusOfDevice0 = 0x10, kPciDevice = 0, kPciDomain = 0;
 inline void device_uuid(int device, char out[16]) {
   uuid_of(config().server, server_device(device), reinterpret_cast<unsigned char *>(out));
@@ -51,7 +51,7 @@ inline void device_pci(int device, char *out, size_t size) {
   std::snprintf(out, size, "%04x:%02x:%02x.0", kPciDomain, kPciBusOfDevice0 + server_device(device), kPciDevice);
 }
 
-// False for a number that is no attribute.
+// Returns false for a number that is no attribute.
 inline bool device_attribute(int number, int device, int *value) {
   const Gpu &gpu = config().gpu;
   switch (number) {

@@ -1,4 +1,4 @@
-// Settings of a device that both libraries answer the same way: limits, flags, peers.
+// Settings of a device that both libraries answer in the same way: limits, flags and peers.
 //
 // They have no effect on the emulation. Each library keeps what was set through it, so that asking gives it back.
 #pragma once
@@ -15,7 +15,7 @@ inline constexpr int kLeastPriority = 0, kGreatestPriority = -5;
 // ---- limits (cudaLimit and CUlimit have the same numbers) -----------------------------------------------------------
 
 inline constexpr int kLimits = 9;
-// As an H100 answers before any is set; 0 where it has none (device runtime sync depth, 3).
+// The limits that an H100 answers before any is set. It has no limit 3 (device runtime sync depth), and answers 0.
 inline constexpr size_t kDefaultLimits[kLimits] = {1024, 8650752, 8388608, 0, 2048, 64, 9830400, 232448, 0};
 inline std::atomic<size_t> *limit_word(int device, int limit) {
   static std::array<std::array<std::atomic<size_t>, kLimits>, kMaxDevices> set{}; // value + 1, 0 not set
@@ -57,7 +57,7 @@ inline bool set_device_flags(int device, unsigned flags) {
 
 // ---- peers and the bus ----------------------------------------------------------------------------------------------
 
-// `number` is of CUdevice_P2PAttribute, which is cudaDeviceP2PAttr.
+// `number` is one of CUdevice_P2PAttribute, whose numbers are those of cudaDeviceP2PAttr.
 inline Status peer_attribute(int number, int source, int target, int *value) {
   if (source == target)
     return kInvalidDevice;
@@ -79,7 +79,7 @@ inline Status peer_attribute(int number, int source, int target, int *value) {
   }
 }
 
-// "DDDD:BB:dd.f", "BB:dd.f" or without the function.
+// Reads a bus address: "DDDD:BB:dd.f", "BB:dd.f", or either without the function.
 inline bool device_of_pci(const char *id, int *device) {
   unsigned domain = 0, bus = 0, slot = 0;
   if (std::sscanf(id, "%x:%x:%x", &domain, &bus, &slot) != 3) {

@@ -1,8 +1,8 @@
 // What the runtime and the driver do with stream capture and graphs.
 //
-// The core holds graphs; nodes that a program adds by hand are captured. Nodes of child graphs, conditions, allocations
-// and external semaphores are not modelled, nor is changing one node of an instantiated graph: frameworks capture again
-// or update as a whole.
+// The core holds graphs. A node that a program adds by hand is captured like any other. Some nodes are not modelled:
+// those of child graphs, conditions, allocations and external semaphores. To change one node of an instantiated graph
+// is not modelled either, since frameworks capture again or update the whole graph.
 #pragma once
 #include <cstdio>
 #include <cstring>
@@ -19,7 +19,7 @@ namespace eidolon {
 
 inline void *const *nodes_of(CUgraphNode_st *const *handles) { return reinterpret_cast<void *const *>(handles); }
 
-// `graph`: the one to capture into, behind `dependencies`; nullptr: a new one.
+// Begins a capture into `graph`, behind `dependencies`. If `graph` is nullptr, a new graph is made.
 inline Status begin_capture(const Library &library, CUstream_st *handle, CUgraph_st *graph,
                             CUgraphNode_st *const *dependencies, size_t count, int mode) {
   Stream *stream;
@@ -66,7 +66,7 @@ template <class State> Status capture_state(const Library &library, CUstream_st 
   return kSuccess;
 }
 
-// Edge data is that of plain dependencies (all zero), which CUDA says with a null pointer.
+// All dependencies are plain ones. Their edge data is all zero, which CUDA states with a null pointer.
 template <class State, class Id, class Edge>
 Status capture_details(const Library &library, CUstream_st *handle, State *out, Id *id, CUgraph_st **graph,
                        CUgraphNode_st *const **dependencies, const Edge **edges, size_t *count) {
@@ -140,8 +140,8 @@ inline Status clone_graph(CUgraph_st **out, CUgraph_st *graph) {
   return status;
 }
 
-// CUDA's convention for lists: without an array it gives the count; with one it fills up to *count, clears the rest
-// and says how many there are. `list(array, capacity)` returns the count.
+// Follows CUDA's convention for lists. Without an array it gives the count. With one it fills up to *count entries,
+// clears the rest, and gives the number of entries. `list(array, capacity)` returns the count.
 template <class Handle, class List> Status fill_list(Handle *out, size_t *count, List list) {
   if (count == nullptr)
     return kInvalidValue;
@@ -245,7 +245,7 @@ inline Status write_dot(CUgraph_st *graph, const char *path) {
 
 // ---- instantiated graphs ------------------------------------------------------------------------------------------
 
-// Numbers as in CUgraphInstantiate_flags.
+// These numbers are those of CUgraphInstantiate_flags.
 inline constexpr unsigned long long kAutoFreeOnLaunch = 1, kUpload = 2, kDeviceLaunch = 4, kUseNodePriority = 8;
 
 // The flags with which each live graph of this library was instantiated.
@@ -263,7 +263,7 @@ public:
     *out = found->second;
     return kSuccess;
   }
-  bool erase(const void *exec) { // false: it is not of this library
+  bool erase(const void *exec) { // false if it is not of this library
     std::lock_guard hold(mutex_);
     return flags_.erase(exec) != 0;
   }
@@ -277,7 +277,7 @@ inline ExecFlags &exec_flags() {
   return all;
 }
 
-// Counts what is not modelled under the name of the library's function: `what` without the prefix.
+// Counts a call that is not modelled under the name of the library's function. `what` is that name without its prefix.
 inline Status not_modelled(const Library &library, const char *what) {
   char name[96];
   std::snprintf(name, sizeof name, "%s%s", library.prefix, what);
@@ -303,7 +303,8 @@ inline Status instantiate(const Library &library, CUgraphExec_st **out, CUgraph_
   return kSuccess;
 }
 
-// `info`: cudaGraphExecUpdateResultInfo or the driver's. The core tells no reasons apart.
+// `info` is cudaGraphExecUpdateResultInfo or the driver's structure for it. The core does not say why an update was
+// refused.
 template <class Info>
 Status update_exec(CUgraphExec_st *exec, CUgraph_st *graph, Info *info, decltype(Info::result) done,
                    decltype(Info::result) changed, uint16_t call) {
@@ -316,7 +317,7 @@ Status update_exec(CUgraphExec_st *exec, CUgraph_st *graph, Info *info, decltype
   return status;
 }
 
-// What an upload moves is not modelled apart from the instantiation that it belongs to.
+// An upload costs nothing of its own. What it moves belongs to the instantiation.
 inline Status upload_exec(const Library &library, CUgraphExec_st *exec, CUstream_st *handle, uint16_t call) {
   Stream *stream;
   if (exec == nullptr)
@@ -333,7 +334,7 @@ inline Status launch_exec(const Library &library, CUgraphExec_st *exec, CUstream
     return kInvalidValue;
   if (Status status = library.stream(handle, &stream))
     return status;
-  if (captures(stream)) // would be a child graph node
+  if (captures(stream)) // this would be a child graph node
     return not_modelled(library, "GraphLaunch in a capture");
   return graph_launch(exec, stream, call);
 }
@@ -350,8 +351,8 @@ struct NewNode {
   CUgraphNode_st *const *dependencies;
   size_t count;
 
-  // A node added by hand is captured like any other: a private stream captures into the graph, behind the
-  // dependencies, while `operation(stream)` issues the work to it; the last node of the stream is the new one.
+  // A node that is added by hand is captured like any other. A private stream captures into the graph, behind the
+  // dependencies, and `operation(stream)` issues the work to it. The last node of the stream is then the new one.
   template <class Operation> [[nodiscard]] Status of(Operation operation) const {
     static std::mutex mutex; // one per kind of operation, like the streams
     static Stream *streams[kMaxDevices] = {};
@@ -413,8 +414,8 @@ inline Status add_empty_node(const NewNode &node) {
   return status;
 }
 
-// Any node, by the parameters' type. `copy`, `kernel` and `fill` issue one with the library's own parameters; they
-// take the stream and the member of `p` that is about it.
+// Adds any node; the parameters' type says which. `copy`, `kernel` and `fill` issue work with the library's own
+// parameters. They take the stream and the member of `p` for that work.
 template <class Parameters, class Copy, class Kernel, class Fill>
 Status add_any_node(const NewNode &node, const Parameters *p, Copy copy, Kernel kernel, Fill fill) {
   constexpr int kChildGraph = 4, kConditional = 13; // cudaGraphNodeTypeGraph, cudaGraphNodeTypeConditional

@@ -1,4 +1,4 @@
-// What is known of a kernel, and what follows from it: attributes, occupancy, which launches are refused.
+// What is known of a kernel, and what follows from it: its attributes, its occupancy, and which launches are refused.
 //
 // Facts come from the kernel's image where it can be read (cubin.h) and are kept by the core under the numbers of
 // CUfunction_attribute. Code that is compiled into host libraries is compressed and not read: for it we assume
@@ -38,7 +38,8 @@ inline constexpr int kPortableCluster = 8, kLargestCluster = 16; // blocks
 
 inline constexpr size_t kRegisterUnit = 256, kPartitions = 4, kSharedUnit = 128;
 
-// Warps whose registers fit one multiprocessor: a warp's lie in one of its four partitions.
+// The number of warps whose registers fit one multiprocessor. The registers of a warp lie in one of its four
+// partitions.
 inline size_t resident_warps(int registers) {
   const size_t unit = kRegisterUnit, warp = (static_cast<size_t>(registers) * kWarp + unit - 1) / unit * unit;
   return warp == 0 ? SIZE_MAX : static_cast<size_t>(config().gpu.regs_per_sm) / kPartitions / warp * kPartitions;
@@ -48,12 +49,12 @@ inline size_t static_shared(const void *kernel) {
   return static_cast<size_t>(kernel_attribute(kernel, kStaticShared, 0));
 }
 
-// Any attribute as the device's CUfunction answers it; false for a number that is none.
+// Gives any attribute as the device's CUfunction answers it. Returns false for a number that is no attribute.
 inline bool get_kernel_attribute(const void *kernel, int number, int *value) {
   const Gpu &gpu = config().gpu;
   int otherwise = 0;
   switch (number) {
-  case kMaxThreads: // unless it was compiled with a bound
+  case kMaxThreads: // the largest, unless it was compiled with a bound
     otherwise = static_cast<int>(
         std::min<size_t>(kMaxBlockThreads / kWarp, resident_warps(kernel_attribute(kernel, kRegisters, 0))) * kWarp);
     break;
@@ -140,22 +141,22 @@ inline Status dynamic_shared_for(const void *kernel, int blocks, int threads, si
   return kSuccess;
 }
 
-// The largest cluster that can be launched: what is portable, unless more was allowed.
+// The largest cluster that can be launched. It is the portable one, unless more was allowed.
 inline int largest_cluster(const void *kernel) {
   if (config().gpu.cc_major < 9)
     return 1;
   return kernel_attribute(kernel, kNonPortableCluster, 0) != 0 ? kLargestCluster : kPortableCluster;
 }
 
-// Clusters resident at once on the device. A cluster stays within a GPC; their sizes are not in the configuration, so
-// this takes the device as whole clusters of its multiprocessors.
+// The number of clusters that are resident on the device at once. A real cluster stays within a GPC. The sizes of GPCs
+// are not in the configuration, so all multiprocessors of the device are divided into clusters.
 inline int resident_clusters(const void *kernel, Dim3 cluster, int threads, size_t dynamic_shared) {
   const int per_sm = resident_blocks(kernel, threads, dynamic_shared);
   const int size = static_cast<int>(std::max(1U, cluster.x) * std::max(1U, cluster.y) * std::max(1U, cluster.z));
   return per_sm * config().gpu.sm_count / size;
 }
 
-// What CUDA says of a launch before it reaches the device.
+// The status that CUDA returns for a launch before it reaches the device.
 inline Status check_launch(const void *kernel, Dim3 grid, Dim3 block, size_t dynamic_shared, Dim3 cluster,
                            bool cooperative) {
   constexpr unsigned kMaxGridYZ = 65535, kMaxBlockZ = 64;

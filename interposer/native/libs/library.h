@@ -1,9 +1,10 @@
-// The runtime and the driver answer many calls alike: their shared bodies (streams.h, graphs.h) take a Library, which
-// says where the two differ. A body checks its arguments and returns a Status; the export turns that into its result.
+// The runtime and the driver answer many calls alike. Their shared bodies (streams.h, graphs.h) take a Library, which
+// says where the two differ. A body checks its arguments and returns a Status, and the export turns that into its
+// result.
 #pragma once
 #include "status.h"
 
-// cudaStream_t is CUstream, and so on: one type under two names.
+// A handle is one type under two names: cudaStream_t is CUstream, and so on.
 struct CUstream_st;
 struct CUevent_st;
 struct CUgraph_st;

@@ -1,7 +1,7 @@
-// Loaded device code (modules and libraries), for both libraries: kernels by name, variables by name.
+// Loaded device code (modules and libraries), for the runtime and the driver. It finds kernels and variables by name.
 //
-// A kernel handle is the core's, so either library launches what the other loaded. Each library knows the modules that
-// it loaded itself.
+// A kernel handle comes from the core, so the runtime can launch what the driver loaded, and the other way round. Each
+// knows only the modules that it loaded itself.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -94,7 +94,7 @@ public:
     return kSuccess;
   }
 
-  // A variable's memory on the current device: made when it is first asked for.
+  // Gives a variable's memory on the current device, which is made when it is first asked for.
   Status variable(const void *module, const char *name, void **address, size_t *bytes) {
     std::lock_guard hold(mutex_);
     Module *m = find(module);
@@ -112,7 +112,7 @@ public:
     return kSuccess;
   }
 
-  // Where parameter `index` of a kernel lies; kNotSupported if the image did not say.
+  // Says where parameter `index` of a kernel lies, or kNotSupported if the image did not say.
   Status parameter(const void *handle, size_t index, size_t *offset, size_t *bytes) {
     std::lock_guard hold(mutex_);
     auto owner = owners_.find(handle);

@@ -14,7 +14,7 @@ thread_local std::vector<Call> calls;
 thread_local std::vector<Joining> joinings;
 thread_local ncclResult_t group_error = ncclSuccess;
 
-// A number as its type holds it; floats by the width of their exponent and mantissa.
+// Reads a number of any type from its bytes. Floating-point types are read by the width of their exponent and mantissa.
 double number(const char *bytes, ncclDataType_t type) {
   uint64_t bits = 0;
   std::memcpy(&bits, bytes, bytes_of(type));
@@ -53,7 +53,7 @@ double number(const char *bytes, ncclDataType_t type) {
   }
 }
 
-// The bits of a custom reduction's factor; kNone: it lies on the device, and nobody knows it.
+// The bits of a custom reduction's factor. kNone means that it lies on the device and is not known.
 int64_t factor_bits(const Call &call) {
   if (call.custom == kNone)
     return kNone;
@@ -73,7 +73,7 @@ int64_t factor_bits(const Call &call) {
   return bits;
 }
 
-// Everyone sends to everyone in these; the other operations follow rings and trees.
+// Whether a call sends directly to its peers. The other operations follow rings and trees.
 bool goes_to_peers(const Call &call) { return call.peer != kNone || call.name == "all_to_all"; }
 
 ncclResult_t issue(const Call &call, Stream *stream, bool more) {
@@ -105,7 +105,7 @@ ncclResult_t issue(const Call &call, Stream *stream, bool more) {
   return result_of(launch_collective(collective));
 }
 
-// The calls of one communicator, in their order: one launch.
+// Launches the calls of one communicator, in their order, as one launch.
 ncclResult_t launch(const std::vector<Call> &run) {
   Stream *stream = run.front().stream;
   DeviceScope scope(run.front().comm->device);
@@ -128,7 +128,7 @@ ncclResult_t launch(const std::vector<Call> &run) {
   return ncclSuccess;
 }
 
-// Communicators in the order in which they first appear.
+// Launches the calls of a group, communicator by communicator, in the order in which these first appear.
 ncclResult_t issue_all(std::vector<Call> all) {
   while (!all.empty()) {
     const auto rest = std::stable_partition(all.begin(), all.end(),
@@ -193,10 +193,10 @@ bool valid_scale(ncclComm *comm, int at, ncclDataType_t type) {
 
 struct Buffers {
   const void *send;
-  size_t send_count; // elements of this rank; 0: it sends none
+  size_t send_count; // elements of this rank, or 0 if it sends none
   void *receive;
   size_t receive_count;
-  size_t larger = 0; // the larger buffer of any rank, where this one's are smaller
+  size_t larger = 0; // elements in the largest buffer of any rank, where this rank's are smaller
 };
 
 // Checks and submits one collective. `sent_by_one` is the most that any rank sends, in elements.
@@ -227,7 +227,7 @@ ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t
     return reject(ncclInvalidArgument, "not a stream");
   const size_t element = bytes_of(type), send_bytes = b.send_count * element, receive_bytes = b.receive_count * element;
   const bool pair = peer != kNone;
-  if (comm->size == 1 && !pair) { // alone: a copy, if the result lies elsewhere
+  if (comm->size == 1 && !pair) { // without peers it is a copy, if the result lies elsewhere
     const size_t bytes = std::min(send_bytes, receive_bytes);
     if (bytes == 0 || b.send == b.receive)
       return ncclSuccess;
@@ -256,7 +256,7 @@ ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t
                      .receive_bytes = receive_bytes});
 }
 
-// A root, peer or reduction as given: a negative one is wrong, not absent.
+// A root, peer or reduction as the caller gave it. A negative one is wrong, and must not look like an absent one.
 int given(int value) { return value < 0 ? INT_MAX : value; }
 size_t ranks(ncclComm_t comm) { return valid(comm) ? static_cast<size_t>(comm->size) : 0; }
 bool is_rank_of(ncclComm_t comm, int root) { return valid(comm) && comm->rank == root; }

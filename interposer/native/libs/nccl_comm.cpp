@@ -1,4 +1,4 @@
-// NCCL: versions, unique ids, the life of communicators, registration, memory.
+// NCCL: versions, unique ids, the life of communicators, registration and memory.
 #include "nccl_internal.h"
 #include "wheel_version.h"
 
@@ -19,13 +19,13 @@ namespace {
 
 thread_local char last_error[256];
 
-// Registered memory or a window: its address is the handle. They change no time here: NCCL's figures for memory that is
-// not registered hold for both.
+// Registered memory or a window. Its address is the handle. Registration changes no time here, so NCCL's figures for
+// memory that is not registered hold for both.
 struct Registration {
   void *buffer;
 };
 
-// The unique id as text: only the bytes that ours have, unless it comes from elsewhere.
+// The unique id as text. For one that was made here, only its own bytes are taken.
 std::string hex(const ncclUniqueId &id) {
   size_t bytes = sizeof(id.internal);
   while (bytes > 16 && id.internal[bytes - 1] == 0)
@@ -52,7 +52,7 @@ ncclComm *make(std::string name, int rank, int size, int device) {
   return comm;
 }
 
-// Position counters that are never freed, but stay reachable.
+// Makes position counters, which are never freed but stay reachable.
 std::atomic<uint64_t> *counters(size_t count) {
   static std::mutex mutex;
   static auto *all = new std::vector<std::atomic<uint64_t> *>;
@@ -60,7 +60,8 @@ std::atomic<uint64_t> *counters(size_t count) {
   return all->emplace_back(new std::atomic<uint64_t>[count]());
 }
 
-// Device memory that a setting names, as a physical allocation: NCCL's own lies outside cudaMalloc's addresses too.
+// Takes the device memory that a setting names, as a physical allocation. NCCL's own memory lies outside the addresses
+// of cudaMalloc too.
 ncclResult_t take(int device, ConfKey key, uint64_t &handle) {
   const auto bytes = static_cast<size_t>(setting_number(key));
   if (bytes == 0 || handle != 0)
@@ -76,8 +77,8 @@ void give_back(uint64_t &handle) {
   handle = 0;
 }
 
-// Channels and buffers; alone a communicator has no peers to buffer for. The first one on a device also loads NCCL's
-// kernels, which stay.
+// Takes the memory for channels and buffers. A communicator with one member has no peers and needs none. The first
+// communicator on a device also loads NCCL's kernels, which stay.
 ncclResult_t take_memory(ncclComm *comm) {
   if (comm->size == 1)
     return ncclSuccess;
@@ -91,7 +92,7 @@ ncclResult_t take_memory(ncclComm *comm) {
   return take(comm->device, "nccl.comm_bytes", comm->memory);
 }
 
-// What every member does once its rank and size are known.
+// Sets up a member once its rank and the size are known.
 ncclResult_t complete(ncclComm *comm) {
   comm->position = counters(1 + 2 * static_cast<size_t>(comm->size));
   comm->peers = comm->position + 1;
@@ -100,7 +101,7 @@ ncclResult_t complete(ncclComm *comm) {
   return take_memory(comm);
 }
 
-// With what the environment asks of NCCL: the core's tuner follows it.
+// The signature of a communicator. It has what the environment asks of NCCL, which the core's tuner follows.
 uint32_t comm_signature(const ncclComm &comm) {
   const char *nvls = getenv("NCCL_NVLS_ENABLE");
   int version = NCCL_VERSION_CODE;
@@ -128,8 +129,8 @@ uint32_t split_signature(const Joining &j) {
   return signature(name.c_str(), fields);
 }
 
-// Asks for this member's place in its new communicator. Without a simulation core there are no peers to ask: a split
-// keeps the parent's members.
+// Asks for this member's place in its new communicator. Without a simulation core there are no peers to ask, and a
+// split keeps the parent's members.
 void place(Joining &j) {
   DeviceScope scope(j.parent->device);
   const Reply reply =
@@ -152,7 +153,7 @@ void drop(ncclComm *comm) {
   delete comm; // its counters stay
 }
 
-// How many members of the communicator `all[i]` belongs to follow in `all`.
+// Whether more members of the communicator of `all[i]` follow in `all`.
 bool more_of_it(const std::vector<Joining> &all, size_t i) {
   return std::any_of(all.begin() + static_cast<ptrdiff_t>(i) + 1, all.end(),
                      [&](const Joining &j) { return j.comm != nullptr && j.comm->id == all[i].comm->id; });
@@ -173,7 +174,8 @@ ncclResult_t fail(ncclResult_t result, const char *format, ...) {
 }
 
 ncclResult_t join(std::vector<Joining> &all) {
-  // Splits first: each waits for the other members' choices. Several of one parent in one thread wait side by side.
+  // Splits come first, since each waits for the choices of the other members. Several splits of one parent in one
+  // thread wait side by side.
   std::vector<Joining *> splits;
   for (Joining &j : all)
     if (j.split)
@@ -190,7 +192,7 @@ ncclResult_t join(std::vector<Joining> &all) {
   for (Joining &j : all) {
     if (!j.split)
       continue;
-    if (j.comm->size == 0) { // no color: this member gets no communicator
+    if (j.comm->size == 0) { // without a color this member gets no communicator
       drop(j.comm);
       j.comm = nullptr;
       *j.out = nullptr;
@@ -218,7 +220,7 @@ ncclResult_t join(std::vector<Joining> &all) {
 namespace {
 
 // A configuration that nobody initialised is refused, as NCCL does. What it asks for (blocking or not, CTAs) changes no
-// result here: every call is done when it returns. Shared resources are one launch at a time.
+// result here, because every call is done when it returns. Communicators that share resources launch one at a time.
 bool valid(const ncclConfig_t *config) { return config == nullptr || config->magic == 0xcafebeef; }
 
 ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank, const ncclConfig_t *config) {
@@ -355,7 +357,7 @@ EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, n
 }
 EID_NCCL_ALIAS(ncclCommSplit);
 
-// Who stays is known to all that stay, so no choices are exchanged.
+// All members that stay know who stays, so no choices are exchanged.
 EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t *out, ncclConfig_t *config, int flags) {
   if (!valid(parent) || parent->finalized || out == nullptr || count < 1 || excluded == nullptr || !valid(config) ||
       (flags != 0 && flags != 1)) // 1: NCCL_SHRINK_ABORT; the parent may have been revoked
@@ -380,7 +382,8 @@ EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t 
 }
 EID_NCCL_ALIAS(ncclCommShrink);
 
-// Growing (2.30): members that exist know the parent, new ones know the unique id, which is made of the parent's name.
+// Growing (since NCCL 2.30). Existing members know the parent. New members know the unique id, which is made of the
+// parent's name.
 #if NCCL_VERSION_CODE < 23000
 EID_NCCL ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id);
 EID_NCCL ncclCommGrow(ncclComm_t parent, int size, const ncclUniqueId *id, int rank, ncclComm_t *out,
@@ -542,7 +545,7 @@ EID_NCCL ncclMemAlloc(void **out, size_t bytes) {
     return ncclInvalidArgument;
   if (context() != kSuccess)
     return ncclUnhandledCudaError;
-  const size_t granules = (bytes + kVmmGranularity - 1) / kVmmGranularity; // it maps whole physical chunks
+  const size_t granules = (bytes + kVmmGranularity - 1) / kVmmGranularity; // it maps whole physical granules
   return result_of(mem_alloc(current_device(), granules * kVmmGranularity, out));
 }
 EID_NCCL_ALIAS(ncclMemAlloc);
@@ -576,12 +579,12 @@ EID_NCCL ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *val
   return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclCommMemStats);
-// Gives the communicator's memory back until it is resumed; calls on it fail in between.
+// Gives the communicator's memory back until it is resumed. Calls on it fail in between.
 EID_NCCL ncclCommSuspend(ncclComm_t comm, int flags) {
   if (!usable(comm) || flags != 1 || comm->suspended.exchange(true)) // 1: NCCL_SUSPEND_MEM
     return fail(ncclInvalidArgument, "suspending with flags %d", flags);
   give_back(comm->memory);
-  give_back(comm->peer_memory); // comes back with the next send
+  give_back(comm->peer_memory); // it is taken again by the next send
   return ncclSuccess;
 }
 EID_NCCL_ALIAS(ncclCommSuspend);

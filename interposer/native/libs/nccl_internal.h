@@ -4,10 +4,10 @@
 // position counters: the nth call of each member is the same collective; sends and receives are counted per peer and
 // direction. Calls inside a group are collected per thread and issued at its end.
 //
-// NCCL launches one kernel for a communicator's calls of a group, on the stream of the first of them; the other streams
-// wait for it, and it for them. Each launch waits for the communicator's launch before it, whatever its stream (seen in
-// profiler traces: kernels of one communicator never run side by side). Splits that share the parent's resources
-// (splitShare) take turns with it; other children are on their own.
+// NCCL launches one kernel for all calls of a group on one communicator. It goes to the stream of the first call; it
+// waits for the other streams, and they wait for it. Each launch also waits for the communicator's launch before it,
+// whatever its stream: profiler traces show that kernels of one communicator never run side by side. Splits that share
+// the parent's resources (splitShare) take turns with the parent. Other children are on their own.
 #pragma once
 #include <nccl.h>
 #include <strings.h>
@@ -24,7 +24,8 @@
 #include "status.h"
 
 namespace eidolon::nccl {
-// The factor of a custom reduction (ncclRedOpCreatePreMulSum). On the device it is read when the reduction is issued.
+// The factor of a custom reduction (ncclRedOpCreatePreMulSum). A factor on the device is read when the reduction is
+// issued.
 struct Scale {
   bool alive;
   ncclDataType_t type;
@@ -39,25 +40,25 @@ struct ncclComm {
   std::string name;
   uint64_t id = 0;
   int rank = 0, size = 0, device = 0;
-  // Device memory (0: none): channels and buffers, and what sends to peers need (nccl.comm_bytes, nccl.peer_bytes).
+  // Device memory for channels and buffers (nccl.comm_bytes), and for sends to peers (nccl.peer_bytes). 0 means none.
   uint64_t memory = 0, peer_memory = 0;
   std::atomic<uint64_t> children{0};
-  std::mutex mutex;                           // of what follows
+  std::mutex mutex;                           // guards what follows
   std::vector<eidolon::nccl::Scale> scales;   // custom reductions, by their number behind NCCL's own
   std::unordered_map<void *, void *> buffers; // registrations and windows: handle to buffer
   std::atomic<bool> grows{false};             // a unique id for more members was given out
   // Counters live for ever: captured collectives take positions when their graph is replayed.
   std::atomic<uint64_t> *position = nullptr;
-  std::atomic<uint64_t> *peers = nullptr; // sends to each peer, then receives from each
-  eidolon::Turn *turn = nullptr;          // of its launches; likewise
+  std::atomic<uint64_t> *peers = nullptr; // first the sends to each peer, then the receives from each
+  eidolon::Turn *turn = nullptr;          // of its launches; it is never freed either
   std::atomic<int> error{ncclSuccess};
   std::atomic<bool> finalized{false}, suspended{false};
 };
 
 namespace eidolon::nccl {
 
-inline constexpr int kNone = -1; // of a signature attribute that does not apply
-// No member gets more than this from one payload: a message to a rank holds it, and so does its inbox.
+inline constexpr int kNone = -1; // the value of a signature's attribute that does not apply
+// No member gets more than this from one payload, so that a message to a rank holds it, and its inbox too.
 inline constexpr size_t kLargestResult = 1 << 20;
 
 // 63 bits, so that signed and unsigned readers agree.
@@ -78,7 +79,7 @@ inline uint64_t hash_of(const std::string &text) {
   return hash.get();
 }
 
-// Elements are of 1, 2, 4 or 8 bytes.
+// The bytes of an element: 1, 2, 4 or 8.
 inline size_t bytes_of(ncclDataType_t type) {
   switch (type) {
   case ncclFloat16:
@@ -98,7 +99,7 @@ inline size_t bytes_of(ncclDataType_t type) {
 }
 
 inline bool valid(const ncclComm *comm) { return comm != nullptr && comm->magic == ncclComm::kAlive; }
-// Calls may still be made on it.
+// Whether calls may still be made on the communicator.
 inline bool usable(const ncclComm *comm) {
   return valid(comm) && comm->error == ncclSuccess && !comm->finalized && !comm->suspended;
 }
@@ -125,7 +126,8 @@ struct Call {
 // A communicator whose members are still to be told.
 struct Joining {
   ncclComm *comm;
-  // A split: the parent's place and this member's choice. Shrinking and new communicators need no exchange of choices.
+  // For a split: the parent's place and this member's choice. To shrink or to make a communicator needs no exchange of
+  // choices.
   bool split = false;
   ncclComm *parent = nullptr;
   uint64_t position = 0;
@@ -133,10 +135,10 @@ struct Joining {
   ncclComm_t *out = nullptr;
 };
 
-// In a group: kept until its end. Else done now.
+// Inside a group these are kept until its end. Otherwise they are done now.
 ncclResult_t submit(const Call &call);
 ncclResult_t submit(const Joining &joining);
-// Does them: several in one thread are told together.
+// Makes the communicators. Those of one thread are announced together.
 ncclResult_t join(std::vector<Joining> &all);
 
 inline ncclResult_t result_of(Status status) {
@@ -151,8 +153,9 @@ inline ncclResult_t result_of(Status status) {
   }
 }
 
-// What NCCL_ALGO or NCCL_PROTO allows, as bits by place in a list of the vocabulary: names with commas, `^` for all but
-// those named, `function:` in front ignored. 0: any.
+// What NCCL_ALGO or NCCL_PROTO allows, as bits by the place in a list of the vocabulary. The text has names with commas
+// between them. A `^` in front means all but those named, and a `function:` in front is ignored. 0 means that any is
+// allowed.
 template <size_t N> int64_t chosen(const char *text, const char *const (&names)[N]) {
   if (text == nullptr)
     return 0;
@@ -171,14 +174,14 @@ template <size_t N> int64_t chosen(const char *text, const char *const (&names)[
   return others ? ((int64_t{1} << N) - 1) & ~mask : mask;
 }
 
-// Takes the memory for sends to peers, once; under the communicator's mutex.
+// Takes the memory for sends to peers, once. The caller holds the communicator's mutex.
 ncclResult_t connect_peers(ncclComm *comm);
 
-// The text that ncclGetLastError gives; returns `result`.
+// Sets the text that ncclGetLastError gives, and returns `result`.
 ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 } // namespace eidolon::nccl
 
 #define EID_NCCL extern "C" EID_API ncclResult_t
-// The profiling interface: the same function under the name with a p.
+// Exports the same function for the profiling interface, under its name with a p in front.
 #define EID_NCCL_ALIAS(name) extern "C" EID_API decltype(name) p##name __attribute__((alias(#name)))

@@ -1,5 +1,5 @@
-// nvJitLink: its version; linking is not modelled (generated stubs). No framework reaches it here, since the libraries
-// that would (cuSPARSE, cuSOLVER) are the shim's own.
+// nvJitLink: only its version is modelled; to link is not, and the generated stubs say so. No framework reaches it
+// here, since the libraries that would call it (cuSPARSE, cuSOLVER) are the shim's own.
 #include "core.h"
 
 #define NVJITLINK_NO_INLINE // the header would define the exported names as inline wrappers

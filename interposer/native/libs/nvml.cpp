@@ -1,8 +1,9 @@
-// NVML from the shim's own state, so that what monitors and frameworks ask of it agrees with what CUDA says: the same
-// devices, UUIDs, PCI addresses and memory in use. NVML never creates a context and takes no virtual time.
+// NVML answers from the shim's own state, so that it agrees with what CUDA says. It has the same devices, UUIDs, PCI
+// addresses and memory in use. NVML never creates a context and takes no virtual time.
 //
-// What a simulated device has no sensor for is a stated constant: temperature, and clocks, power and utilisation that
-// only tell "in use" (some process holds memory on the device) from "idle". They follow no simulated load.
+// What a simulated device has no sensor for is a stated constant. The temperature is one value. Clocks, power and
+// utilisation have two, for "in use" (some process holds memory on the device) and for "idle". They follow no simulated
+// load.
 #include "nvml_device.h"
 
 #include <fcntl.h>

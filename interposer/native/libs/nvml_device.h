@@ -10,7 +10,7 @@
 
 namespace eidolon::nvml {
 
-inline std::atomic<int> users{0}; // nvmlInit calls without nvmlShutdown
+inline std::atomic<int> users{0}; // calls of nvmlInit without their nvmlShutdown
 
 // A device handle is its ordinal plus one.
 inline nvmlDevice_t handle_of(int device) { return reinterpret_cast<nvmlDevice_t>(static_cast<uintptr_t>(device) + 1); }
@@ -26,7 +26,7 @@ inline nvmlReturn_t resolve(nvmlDevice_t handle, int *device) {
   return NVML_SUCCESS;
 }
 
-// One value of a device: out = value(device).
+// Gives one value of a device: out = value(device).
 template <class T, class F> nvmlReturn_t answer(nvmlDevice_t handle, T *out, F value) {
   int device;
   if (nvmlReturn_t status = resolve(handle, &device))

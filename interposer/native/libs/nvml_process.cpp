@@ -18,8 +18,9 @@ struct Process {
   unsigned long long bytes;
 };
 
-// A rank's bytes on a device by its ring file. Only other processes' files: closing a file drops this process's record
-// locks on it, and the lock on the own ring is what says that this rank lives.
+// Reads from another rank's ring file how many bytes it holds on a device. This process's own file must not be opened
+// here: to close a file drops this process's record locks on it, and the lock on its own ring says that this rank
+// lives.
 unsigned long long ring_bytes(const char *path, int device) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0)
@@ -42,7 +43,7 @@ unsigned long long ring_bytes(const char *path, int device) {
   return bytes;
 }
 
-// The processes that hold memory on a device: this one first, then the other ranks of the server.
+// Lists the processes that hold memory on a device, this one first, then the other ranks of the server.
 unsigned processes_on(int device, Process *out, unsigned capacity) {
   unsigned count = 0;
   auto add = [&](unsigned pid, unsigned long long bytes) {
@@ -107,7 +108,7 @@ EID_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *
   out->free = out->total - out->used;
   return NVML_SUCCESS;
 }
-// The emulated capacity is what CUDA reports as total: nothing is reserved beside it.
+// The emulated capacity is the total that CUDA reports, and nothing is reserved beside it.
 EID_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *out) {
   int device;
   if (nvmlReturn_t status = resolve(handle, &device))

@@ -56,7 +56,7 @@ EID_API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other,
   return answer(one, out, [=](int self) { return self == device; });
 }
 
-// Every link of a device ends at a switch: all GPUs of a server reach each other at the same speed.
+// Every link of a device ends at a switch, so all GPUs of a server reach each other at the same speed.
 EID_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t handle, unsigned link, nvmlEnableState_t *out) {
   if (!has_link(link))
     return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
@@ -85,7 +85,7 @@ EID_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t handle, unsigned
     return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
   return answer(handle, out, [](int) { return 1; });
 }
-// A server's NVLink domain is the server: no multi-node fabric is emulated.
+// The NVLink domain of a server is the server itself, since no multi-node fabric is emulated.
 EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t, nvmlGpuFabricInfo_t *) {
   return NVML_ERROR_NOT_SUPPORTED;
 }

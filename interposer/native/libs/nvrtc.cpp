@@ -1,12 +1,12 @@
 // NVRTC: run-time compilation, as PyTorch's jiterator and fusers use it.
 //
-// Nothing that it makes is ever run, so nothing is compiled: a program's "image" names the kernels that its source
-// defines, which is all that loading a module and launching from it needs. Two forms of it are made, as from the real
-// one: PTX with an empty entry per kernel, and a cubin, an ELF object whose symbol table holds the kernels. A source
-// that the real compiler would refuse is therefore accepted.
+// Nothing that it makes is ever run, so nothing is compiled. The image of a program names the kernels that its source
+// defines. That is enough to load a module and to launch from it. There are two forms of the image, as from the real
+// library: PTX with an empty entry per kernel, and a cubin, which is an ELF object whose symbol table holds the
+// kernels. So a source is accepted even if the real compiler would refuse it.
 //
-// The lowered name of a name expression keeps the expression readable (`scale<float>` becomes _Z13scale_float_v), so
-// that kernel names in the results say what ran.
+// The lowered name of a name expression keeps the expression readable, so that kernel names in the results say what
+// ran: `scale<float>` becomes _Z13scale_float_v.
 #include <elf.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ std::string lower(const std::string &expression) {
 
 bool identifier(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Where the "(...)" that starts at or after `at` ends; npos if none follows at once.
+// Returns where the "(...)" that starts at or after `at` ends, or npos if none follows at once.
 size_t past_parentheses(const std::string &text, size_t at) {
   int depth = 0;
   for (; at < text.size(); at++) {
@@ -68,7 +68,7 @@ size_t past_parentheses(const std::string &text, size_t at) {
   return std::string::npos;
 }
 
-// Names of the `__global__` functions of a source: the last word before each one's parameter list.
+// The names of the `__global__` functions of a source. Each is the last word before the parameter list.
 std::vector<std::string> kernels_of(const std::string &source) {
   constexpr char kGlobal[] = "__global__";
   std::vector<std::string> names;
@@ -106,7 +106,7 @@ std::string make_ptx(const std::vector<std::string> &symbols, int architecture) 
   return text;
 }
 
-// An ELF object with a string table and a symbol table of global functions, each in an empty section.
+// Makes an ELF object with a string table and a symbol table of global functions, each in an empty section.
 std::string make_cubin(const std::vector<std::string> &symbols, int architecture) {
   std::string names(1, '\0');
   auto intern = [&names](const std::string &name) {
@@ -167,7 +167,8 @@ std::string make_cubin(const std::vector<std::string> &symbols, int architecture
   return image;
 }
 
-// The number in --gpu-architecture=sm_90, -arch=compute_90a, ...; without the option, the emulated device's.
+// The number in --gpu-architecture=sm_90, -arch=compute_90a and the like. Without the option it is that of the emulated
+// device.
 int architecture_of(int count, const char *const *options) {
   const Gpu &gpu = config().gpu;
   int number = gpu.cc_major ? gpu.cc_major * 10 + gpu.cc_minor : 75;
@@ -285,7 +286,7 @@ EID_API nvrtcResult nvrtcCompileProgram(nvrtcProgram handle, int count, const ch
   Program *program = program_of(handle);
   std::vector<std::string> symbols;
   for (const std::string &name : kernels_of(program->source)) {
-    symbols.push_back(name); // as after extern "C"
+    symbols.push_back(name); // its symbol is its name, as after extern "C"
     symbols.push_back(mangle(name));
   }
   for (const auto &[expression, symbol] : program->lowered)
@@ -309,7 +310,7 @@ EID_API nvrtcResult nvrtcGetCUBINSize(nvrtcProgram handle, size_t *out) {
 EID_API nvrtcResult nvrtcGetCUBIN(nvrtcProgram handle, char *out) {
   return handle ? text_copy(program_of(handle)->cubin, out) : NVRTC_ERROR_INVALID_PROGRAM;
 }
-// The compiler has nothing to say.
+// The log is empty.
 EID_API nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram handle, size_t *out) {
   return handle ? text_size(std::string(1, '\0'), out) : NVRTC_ERROR_INVALID_PROGRAM;
 }

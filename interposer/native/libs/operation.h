@@ -1,5 +1,6 @@
-// Device work of libraries that have no signature of their own (FFT, dense and sparse solvers): an operation of kind
-// "library", named library:function, with what is known of its size. The results it writes are unknown values.
+// Device work of libraries that have no signature of their own (FFT, dense and sparse solvers). It is an operation of
+// kind "library", named library:function, with what is known of its size. The results that it writes are unknown
+// values.
 #pragma once
 #include "core.h"
 

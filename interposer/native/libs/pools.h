@@ -1,8 +1,9 @@
-// Memory pools, for both libraries.
+// Memory pools, for the runtime and the driver.
 //
 // The core keeps one pool of stream-ordered memory per device. A pool handle is an object that names its device: the
 // default pool of each, and those that were created. Created pools take from their device's one pool and answer with
-// its sums: what differs is only how often memory is given back, by the threshold set last.
+// its sums. They differ from real pools only in how often memory is given back, which follows the threshold that was
+// set last.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -42,7 +43,7 @@ inline PoolHandle *current_pool(int device) {
   PoolHandle *set = pools().current[device].load();
   return set != nullptr ? set : default_pool(device);
 }
-// nullptr for a handle that is no pool.
+// Returns nullptr for a handle that is no pool.
 inline PoolHandle *pool_of(const void *handle) {
   Pools &all = pools();
   auto *pool = static_cast<PoolHandle *>(const_cast<void *>(handle));
@@ -71,7 +72,8 @@ inline Status destroy_pool(PoolHandle *pool) {
   return kSuccess;
 }
 
-// Attributes are those of CUmemPool_attribute: the policies of reuse are int, all others u64. nullptr for another one.
+// The attributes are those of CUmemPool_attribute. The policies of reuse are int, and all others are u64. Returns
+// nullptr for another attribute.
 inline std::atomic<int> *reuse_policy(PoolHandle *pool, int attribute) {
   constexpr int kFirst = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,
                 kLast = CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;

@@ -1,4 +1,4 @@
-// The prototype of a function that a header declares, taken apart: for definitions that repeat it.
+// Takes apart the prototype of a function that a header declares, for definitions that repeat it.
 #pragma once
 #include <cstddef>
 #include <tuple>

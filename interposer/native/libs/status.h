@@ -1,6 +1,7 @@
 // What the runtime (cudart_*.cpp) and the driver (cuda_*.cpp) share: argument checks that come before the core.
 //
-// cudaError_t and CUresult use the same numbers for what both can say; the few others stand here under their meaning.
+// cudaError_t and CUresult use the same numbers for what both can say. The few that differ stand here under their
+// meaning.
 #pragma once
 #include "core.h"
 
@@ -13,23 +14,23 @@ inline constexpr Status kInvalidConfiguration = 9, kInvalidPitch = 12, kInvalidS
                         kPrimaryActive = 708, kAlreadyRegistered = 712, kNotRegistered = 713,
                         kCooperativeTooLarge = 720, kNotPermitted = 800, kUpdateFailure = 910, kInvalidCluster = 912;
 
-inline constexpr int kCudaVersion = EIDOLON_CUDA == 12 ? 12080 : 13000; // of the toolkit these libraries are of
-inline constexpr int kDriverCudaVersion = 13000;                        // newest that the driver (580) runs
+inline constexpr int kCudaVersion = EIDOLON_CUDA == 12 ? 12080 : 13000; // of the toolkit that these libraries belong to
+inline constexpr int kDriverCudaVersion = 13000;                        // the newest that the driver (580) runs
 inline constexpr int kWarp = 32, kMaxBlockThreads = 1024;
 
 inline bool valid_device(int device) { return config().active && device >= 0 && device < config().devices; }
 
-// Before anything that needs no context: is there a device at all?
+// Comes before anything that needs a device but no context.
 inline Status present() { return config().active && config().devices > 0 ? kSuccess : kNoDevice; }
 
-// Before anything that needs one: makes this process a rank with a context on the thread's device.
+// Comes before anything that needs a context. It makes this process a rank with a context on the thread's device.
 inline Status context() {
   if (Status status = present())
     return status;
   return ensure_context(current_device());
 }
 
-// The same, and the stream an operation goes to.
+// The same, and gives the stream that an operation goes to.
 inline Status resolve(void *handle, Stream **out) {
   if (Status status = context())
     return status;
@@ -37,14 +38,14 @@ inline Status resolve(void *handle, Stream **out) {
   return *out != nullptr ? kSuccess : kInvalidHandle;
 }
 
-// The same for work on it: a capture that was spoiled takes none.
+// The same for work on the stream, which a spoiled capture refuses.
 inline Status resolve_work(void *handle, Stream **out) {
   if (Status status = resolve(handle, out))
     return status;
   return capture_info(*out).status == CaptureStatus::kInvalidated ? kCaptureInvalidated : kSuccess;
 }
 
-// A host-only call that costs noticeable time.
+// Counts a call that takes noticeable time on the host alone.
 inline void host_cost(uint16_t call) {
   if (is_rank())
     host(call);

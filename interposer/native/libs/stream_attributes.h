@@ -1,5 +1,5 @@
-// Attributes of streams, for both libraries: hints (L2 window, synchronisation policy, memory domain) that are kept per
-// stream so that asking gives back what was set, and the priority, which is the stream's own.
+// Attributes of streams, for the runtime and the driver. The priority is the stream's own. All others are hints (L2
+// window, synchronisation policy, memory domain); they are kept per stream, so that asking gives back what was set.
 #pragma once
 #include <cstring>
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace eidolon {
 
-// cudaLaunchAttributeID and CUlaunchAttributeID: the ones streams have.
+// The attributes that streams have, by their numbers in cudaLaunchAttributeID and CUlaunchAttributeID.
 inline constexpr int kAttributeAccessPolicyWindow = 1, kAttributeSynchronizationPolicy = 3, kAttributePriority = 8,
                      kAttributeMemSyncDomainMap = 9, kAttributeMemSyncDomain = 10;
 

@@ -39,7 +39,7 @@ inline Status synchronize_stream(const Library &library, CUstream_st *handle, ui
   return stream_synchronize(stream, call);
 }
 
-// A query while the stream captures is an error that spoils the capture.
+// A query of a stream that captures is an error, and it spoils the capture.
 inline Status query_stream(const Library &library, CUstream_st *handle, uint16_t call) {
   Stream *stream;
   if (Status status = library.stream(handle, &stream))
@@ -47,7 +47,7 @@ inline Status query_stream(const Library &library, CUstream_st *handle, uint16_t
   return stream_query(stream, call);
 }
 
-// Fills `out` with what `property(stream)` says.
+// Fills `out` with what `property(stream)` returns.
 template <class T, class Property>
 Status stream_property(const Library &library, CUstream_st *handle, T *out, Property property) {
   Stream *stream;
@@ -103,7 +103,7 @@ inline Status launch_host_function(const Library &library, CUstream_st *handle, 
   return stream_callback(stream, function, data, call);
 }
 
-// The older form, whose callback gets the stream and a status. Only the one above can be captured.
+// The older form, whose callback gets the stream and a status. Only the newer form above can be captured.
 template <class Function>
 Status add_callback(const Library &library, CUstream_st *handle, Function function, void *data, unsigned flags,
                     uint16_t call) {

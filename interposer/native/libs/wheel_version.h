@@ -1,8 +1,9 @@
 // The version that the running framework's own copy of a library has.
 //
-// One build of the shim serves several framework releases, and each compares the library's version with the one it was
-// built against, or chooses its paths by it. So a library answers with the version of the wheel installed beside the
-// framework (its header lies next to it), else with the newest version the shim knows.
+// One build of the shim serves several framework releases. Each compares the library's version with the one that it was
+// built against, or chooses its paths by it. So a library answers with the version of the wheel that is installed
+// beside the framework, which its header states. Without such a wheel it answers with the newest version that the shim
+// knows.
 #pragma once
 #include <link.h>
 
@@ -12,7 +13,7 @@
 
 namespace eidolon {
 
-// The directory that holds the packages `torch` and `nvidia`, or an empty text.
+// Returns the directory that holds the packages `torch` and `nvidia`, or an empty text.
 inline void packages_directory(char (&out)[1024]) {
   out[0] = 0;
   dl_iterate_phdr(
@@ -29,7 +30,7 @@ inline void packages_directory(char (&out)[1024]) {
 }
 
 // Reads up to three numbers "#define NAMES[i] number" from nvidia/HEADER of the framework's wheels into `values`.
-// False, with `values` untouched, unless all are there.
+// Returns false, with `values` untouched, unless all are there.
 template <int n> bool wheel_version(const char *header, const char *const (&names)[n], int (&values)[n]) {
   char directory[1024], path[1200], line[512], name[128];
   packages_directory(directory);

@@ -1,7 +1,8 @@
 // nvidia-smi of an emulated server: what scripts ask of it before and during a training run.
 //
-// Static, since it runs in the user's image. It reads EIDOLON_DIR as the shim does: the devices in server.conf, memory
-// in use in server.page. What nobody measures there is [N/A], as the real tool says for what a device lacks.
+// It is linked statically, since it runs in the user's image. Like the shim it reads EIDOLON_DIR: the devices from
+// server.conf, and the memory in use from server.page. Where there is no value it prints [N/A], as the real tool does
+// for what a device lacks.
 //
 //   nvidia-smi                                the table
 //   nvidia-smi -L                             one line a device
