@@ -1,20 +1,21 @@
-// Small values are real: operators whose tensors are small and known are computed, by PyTorch's own CPU kernels.
+// Small values are real. Operators whose tensors are small and known are computed by PyTorch's own CPU kernels.
 //
 // An emulated kernel computes nothing. Where all tensors that an operator reads are known and have at most
 // `kMostElements` elements, the same operator runs again when it has ended, at ATen level, on the CPU, and its results
-// become known. Costs are unchanged: the emulated launches were made. What frameworks steer by (sizes, counts, masks,
-// flags, step numbers, loss scales) is computed so, whatever operator it is.
+// become known. Costs are unchanged, because the emulated launches were made. What frameworks steer by (sizes, counts,
+// masks, flags, step numbers, loss scales) is computed in this way, whatever operator gives it.
 //
-// Operators inside operators are computed too, so that one which reads its own intermediate results (bincount) reads
-// true ones. An operator that launches nothing itself (no CUDA kernel is registered for it) is computed only if its
-// parts did not leave its results known. One that reads its answer by a launch of its own, below the dispatcher (the
-// size of nonzero's result, equal), is computed when it begins, and its read is told the answer.
+// Operators inside operators are computed too, so that an operator which reads its own intermediate results (bincount)
+// reads true ones. An operator that launches nothing itself (no CUDA kernel is registered for it) is computed only if
+// its parts did not leave its results known. Some operators read their answer by a launch of their own, below the
+// dispatcher (nonzero, for the size of its result, and equal). Such an operator is computed when it begins, and its
+// read is told the answer.
 //
-// Device memory is read in place, but never written: what an operator mutates is copied before it runs, and results go
+// Device memory is read in place, but never written. What an operator mutates is copied before it runs. Results go
 // through `value_computed`, which keeps the order with payloads that are still to come.
 //
-// Not computed: random operators (the device's random numbers are nobody's to know), whatever is captured into a graph,
-// operators on tensors that are no plain ones, results of more than `kMostElements` elements.
+// Some things are not computed: random operators (the device's random numbers cannot be known), whatever is captured
+// into a graph, operators on tensors that are not plain, and results of more than `kMostElements` elements.
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -34,20 +35,21 @@ namespace eidolon::torch_plugin {
 
 inline constexpr int64_t kMostElements = 4096;
 
-// How an operator is computed; made once per operator.
+// How an operator is computed. This is decided once per operator.
 struct Computable {
   bool possible = false;   // tensors in, tensors out or mutated, not random, not a view, and the CPU has it
   bool before = false;     // reads its answer below the dispatcher
   bool from_sizes = false; // has no tensor argument: arange, full, eye, ...
   bool joins = false;      // puts tensors together, and nothing else
-  bool launches = false;   // by kernels of its own: what its parts leave known in its results is not the end of it
+  bool launches = false;   // has kernels of its own, which may change what its parts left known in its results
   size_t results = 0;
   std::optional<c10::OperatorHandle> handle{};
 };
 
 namespace detail {
 
-// Values that nobody defines, costs too high, hidden state that a schema does not mention.
+// Operators that are not computed, since their values are not defined, they cost too much, or they have hidden state
+// that their schema does not mention.
 inline bool never_computed(const std::string &name) {
   for (const char *part : {"batch_norm", "instance_norm", "dropout"})
     if (name.find(part) != name.npos)
@@ -67,7 +69,7 @@ inline bool random(const c10::OperatorHandle &handle) {
          });
 }
 
-// What frameworks lay small tensors together with, of all ranks or to compare them with all ranks.
+// Operators by which frameworks put small tensors together, to gather those of all ranks or to compare them.
 inline bool joins_tensors(const std::string &name) {
   for (const char *known : {"aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::split_with_sizes_copy"})
     if (name == known)
@@ -110,14 +112,14 @@ inline Computable computable(const Operator &op) {
 // A running operator that will be computed.
 struct Pending {
   const Computable *how = nullptr;
-  Origin origin = Origin::kNothing;                           // of what it reads
-  std::vector<c10::IValue> arguments{};                       // in place of those that it mutates: copies on the CPU
+  Origin origin = Origin::kNothing;     // of what it reads
+  std::vector<c10::IValue> arguments{}; // with copies on the CPU in place of those that it mutates
   std::vector<std::pair<c10::IValue, c10::IValue>> written{}; // those that it mutates, and their copies
 };
 
 namespace detail {
 
-// Below autograd, autocast, and whatever Python or functorch put above a kernel.
+// Runs the operator below autograd, autocast, and whatever Python or functorch put above a kernel.
 struct BelowModes {
   at::AutoDispatchBelowADInplaceOrView autograd{};
   c10::impl::ExcludeDispatchKeyGuard others{
@@ -133,7 +135,7 @@ inline bool cpu_plain(const c10::TensorImpl *tensor) {
          !keys.has(c10::DispatchKey::Functionalize) && !tensor->has_symbolic_sizes_strides() && tensor->has_storage();
 }
 
-// Calls f(tensor) for each defined tensor of a value, until one answers false; its last answer.
+// Calls f(tensor) for each defined tensor of a value until one call returns false. Returns what the last call returned.
 template <class F> bool all_tensors(const c10::IValue &value, F f) {
   auto one = [&](const c10::IValue &item) {
     const c10::TensorImpl *tensor = item.isTensor() ? item.unsafeToTensorImpl() : nullptr;
@@ -152,9 +154,9 @@ inline bool known(const c10::TensorImpl *tensor, bool wait = false) {
   if (storage == nullptr)
     return false;
   bool all = true;
-  // Sizes and flags that NCCL still has to bring are worth waiting for; other numbers only where it is asked for: what
-  // the host reads next, and what is only moved (a parameter just broadcast that goes into a flat one). Arithmetic on
-  // them, that nobody steers by, is not.
+  // It is worth waiting for sizes and flags that NCCL still has to bring. For other numbers it is worth it only where
+  // the caller asks for it: for what the host reads next, and for what is only moved (a parameter that was just
+  // broadcast and goes into a flat one). It is not worth it for arithmetic on them that nobody steers by.
   const bool integral = c10::isIntegralType(c10::typeMetaToScalarType(tensor->dtype()), /*includeBool=*/true);
   each_run(tensor, storage, [&](char *at, size_t n, bool exact) {
     if ((integral || wait) && all)
@@ -168,7 +170,7 @@ inline bool all_known(const c10::IValue &value) {
   return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t); });
 }
 
-inline bool all_come(const c10::IValue &value) { // as all_known, with a wait for what NCCL has yet to bring
+inline bool all_come(const c10::IValue &value) { // like all_known, but waits for what NCCL has yet to bring
   return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t, /*wait=*/true); });
 }
 
@@ -228,7 +230,8 @@ inline std::vector<c10::IValue> run(const Pending &pending) {
   return stack;
 }
 
-// Puts a computed tensor where the emulated operator left its own; in its type (autocast may have chosen it).
+// Puts a computed tensor where the emulated operator left its own, and in the type of that one, which autocast may have
+// chosen.
 inline bool deliver(const at::Tensor &computed, const at::Tensor &result, Origin origin) {
   if (!result.defined() || !plain_cuda(result.unsafeGetTensorImpl()))
     return true;
@@ -273,13 +276,14 @@ inline bool deliver(const c10::IValue &computed, const c10::IValue &result, Orig
 
 } // namespace detail
 
-// At the begin of an operator, before its writes are forgotten: whether it will be computed, and what that takes.
+// Runs at the begin of an operator, before its writes are forgotten. Decides whether it will be computed, and keeps
+// what that takes.
 inline std::optional<Pending> begin_compute(const Computable &how, const Operator &op, Inputs inputs) {
   if (!how.possible || inputs.size() != op.arguments.size())
     return std::nullopt;
   const auto &arguments = how.handle->schema().arguments();
   bool on_device = false, device_argument = false;
-  for (size_t i = 0; i < inputs.size(); ++i) { // first what is quickly seen
+  for (size_t i = 0; i < inputs.size(); ++i) { // what is quickly seen comes first
     const bool written = op.arguments[i].written;
     if (!detail::all_tensors(inputs[i], [&](const c10::TensorImpl *tensor) {
           const bool cuda = plain_cuda(tensor);
@@ -320,7 +324,8 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
   return pending;
 }
 
-// At its end: computes and delivers; false if some of what it wrote is not known now.
+// Runs at the end of such an operator. Computes and delivers the results. Returns false if some of what it wrote is not
+// known now.
 inline bool end_compute(const Pending &pending, Inputs results) {
   auto all_small = [](const c10::IValue &value) {
     return detail::all_tensors(value, [](const c10::TensorImpl *tensor) { return tensor->numel() <= kMostElements; });

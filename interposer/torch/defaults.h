@@ -1,9 +1,9 @@
-// Stated defaults: what is put where a program steers by a number that nobody computed.
+// Stated defaults are put where a program steers by a number that nobody computed.
 //
-// Losses, norms and checks depend on large tensors, whose elements are unknown. Where an operator leaves such a number,
-// and only few of them, it gets a default that lets training go on as it would: a positive finite loss and norm,
-// "all are finite", "none is infinite". From there on small operators compute with it for real (compute.h): a clipping
-// factor follows from the norm, an average from the loss. Each read of such a number is counted with its origin.
+// Losses, norms and checks depend on large tensors, whose elements are unknown. Where an operator leaves one such
+// number, or a few, they get a default that lets training go on as it would: a positive finite loss and norm, "all are
+// finite", "none is infinite". From there on small operators compute with it for real (compute.h): a clipping factor
+// follows from the norm, and an average from the loss. Each read of such a number is counted with its origin.
 //
 //   loss       loss functions                        the configured loss; times the elements for reduction="sum"
 //   reduction  mean, sum of floating-point numbers   the mean is the configured loss, a sum has it for each element
@@ -27,10 +27,10 @@
 
 namespace eidolon::torch_plugin {
 
-// What stands for an operator's results; known once per operator.
+// What stands for an operator's results. This is decided once per operator.
 enum class Default : uint8_t { kNone, kLoss, kMean, kSum, kNorm, kYes, kNo, kCounts, kRead, kChoice };
 
-// What the default of one call depends on; its arguments are gone when it ends.
+// What the default of one call depends on. It is kept because the arguments are gone when the call ends.
 struct Statement {
   Default how = Default::kNone;
   bool floating = false;             // argument 0
@@ -74,7 +74,7 @@ inline double loss_now() {
   return s.loss * std::pow(s.last_loss / s.loss, share);
 }
 
-// Spreads `total` tokens over experts, by largest remainders: they add up exactly.
+// Spreads `total` tokens over experts, by largest remainders, so that they add up exactly.
 inline std::vector<int64_t> routed(int64_t total, size_t experts) {
   std::vector<double> weights(experts, 1.0);
   const Settings &s = settings();
@@ -82,7 +82,7 @@ inline std::vector<int64_t> routed(int64_t total, size_t experts) {
     std::vector<size_t> order(experts);
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 random(s.seed);
-    for (size_t i = experts; i > 1; --i) // not std::shuffle: the same on every standard library
+    for (size_t i = experts; i > 1; --i) // unlike std::shuffle this gives the same order with every standard library
       std::swap(order[i - 1], order[random() % i]);
     for (size_t i = 0; i < experts; ++i)
       weights[order[i]] = std::pow(static_cast<double>(i + 1), -s.exponent);
@@ -103,7 +103,7 @@ inline std::vector<int64_t> routed(int64_t total, size_t experts) {
   return counts;
 }
 
-// The routing decision that a thread has seen last: its sum over the tokens is the tokens of each expert.
+// The routing decision that a thread has seen last. Its sum over the tokens is the number of tokens of each expert.
 struct Routing {
   int64_t tokens, experts, choices;
 };
@@ -117,7 +117,7 @@ inline bool floating(const c10::TensorImpl *tensor) {
   return c10::isFloatingType(c10::typeMetaToScalarType(tensor->dtype()));
 }
 
-// Puts numbers where a result lies, in its type; false if that cannot be.
+// Puts numbers where a result lies, in its type. Returns false if that is not possible.
 inline bool state(const c10::TensorImpl *result, const std::vector<Number> &numbers, Origin origin) {
   char *storage = storage_of(result);
   const auto n = static_cast<size_t>(result->numel());
@@ -173,7 +173,8 @@ inline Default default_of(const Operator &op) {
   return Default::kNone;
 }
 
-// At the begin of an operator: what its default will depend on. What the host is about to read gets its own at once.
+// Runs at the begin of an operator and notes what its default will depend on. A number that the host is about to read
+// gets its default at once.
 inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
   Statement s{.how = how};
   const c10::TensorImpl *first = detail::tensor_in(inputs, 0), *second = detail::tensor_in(inputs, 1);
@@ -209,7 +210,8 @@ inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
 
 namespace detail {
 
-// What stands for one result: one number for all of its elements, or one for each; none where nothing is stated.
+// What stands for one result: one number for all of its elements, or one for each element. It is empty where nothing is
+// stated.
 inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const c10::TensorImpl *result) {
   const double each = static_cast<double>(s.elements) / static_cast<double>(std::max<int64_t>(result->numel(), 1));
   const auto counts = [&](int64_t total) {
@@ -242,7 +244,7 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
   case Default::kNo:
     return {{integer(s.how == Default::kYes)}, Origin::kFinite};
   case Default::kCounts:
-    if (result->numel() > 1) // else a bincount whose length is unknown as well
+    if (result->numel() > 1) // with one element it is a bincount whose length is unknown as well
       return counts(s.elements);
     break;
   default:
@@ -253,12 +255,14 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
 
 } // namespace detail
 
-// At the end of an operator that was not computed: states its first result, if that is small. True if it did.
+// Runs at the end of an operator that was not computed. States its first result if that is small, and returns whether
+// it did.
 inline bool state_results(const Statement &s, Inputs results) {
   if (s.how == Default::kNone || results.empty() || capturing())
     return false;
   bool stated = false;
-  each_tensor(results[0], [&](const c10::TensorImpl *result) { // what follows it (weights, indices) has no default
+  // Only the first result has a default. Those after it (weights, indices) have none.
+  each_tensor(results[0], [&](const c10::TensorImpl *result) {
     if (result->numel() > kMostElements || detail::known(result))
       return;
     const auto [numbers, origin] = detail::stand_in(s, result);

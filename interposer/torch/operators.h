@@ -1,4 +1,4 @@
-// Operators by their schema, and the facts about one call of an operator that costs depend on.
+// Describes operators by their schema, and collects the facts about one call of an operator that costs depend on.
 //
 // Attributes of an "op" signature, in this order; one that does not apply is absent:
 //
@@ -44,24 +44,25 @@ struct Operator {
   enum class Fill : uint8_t { kNone, kScalar, kZeros }; // writes one host value: argument 1, or 0
   std::string name, overload;
   bool has_schema = false;
-  bool is_view = false;            // returns an alias and writes nothing: it launches nothing itself
+  bool is_view = false;            // returns an alias and writes nothing, so it launches nothing itself
   bool writes = false;             // has arguments whose bytes it changes
   bool updates_statistics = false; // batch norm: writes what its schema does not say
   Fill fill = Fill::kNone;
   bool copies = false;         // argument 1 to argument 0
-  bool overwrites = false;     // what its written arguments held before does not matter: copies and fills
-  bool finite_default = false; // says whether gradients are finite: yes, where nobody knows
+  bool overwrites = false;     // copies and fills: what its written arguments held before does not matter
+  bool finite_default = false; // says whether gradients are finite, and says yes where nobody knows
   std::vector<Argument> arguments;
 
-  // A boxed call passes the whole stack: the arguments are on top.
+  // A boxed call passes the whole stack, with the arguments on top.
   Inputs arguments_of(Inputs stack) const {
     const size_t n = std::min(stack.size(), arguments.size());
     return stack.slice(stack.size() - n, n);
   }
 };
 
-// A dense tensor on a device with sizes that are numbers and storage of its own kind: no wrapper subclass (DTensor,
-// FakeTensor), no nested, sparse or symbolic one. What such wrappers hold is seen when the operator runs on it.
+// Whether this is a dense tensor on a device, with numbers as sizes and with its own storage. Wrapper subclasses
+// (DTensor, FakeTensor) and nested, sparse or symbolic tensors are not plain. What such wrappers hold is seen when the
+// operator runs on it.
 inline bool plain_cuda(const c10::TensorImpl *tensor) {
   const c10::DispatchKeySet keys = tensor->key_set();
   return keys.has(c10::DispatchKey::CUDA) && !keys.has(c10::DispatchKey::Python) &&
@@ -85,7 +86,7 @@ template <class F> void each_tensor(const c10::IValue &value, F f) {
 
 namespace detail {
 
-// In place, but only of the tensor object: its bytes stay.
+// Operators that work in place only on the tensor object, and leave its bytes as they are.
 inline bool only_metadata(const std::string &name) {
   static const char *const names[] = {"as_strided_",     "detach_",    "record_stream", "rename_", "requires_grad_",
                                       "resize_",         "resize_as_", "retain_grad",   "set_",    "set_data",
@@ -96,7 +97,7 @@ inline bool only_metadata(const std::string &name) {
          });
 }
 
-// Their bytes come and go through NCCL, which says itself what is known.
+// Operators whose bytes come and go through NCCL, which itself says what is known.
 inline bool is_collective(const std::string &name) {
   return name.rfind("c10d::", 0) == 0 || name.rfind("_c10d_functional", 0) == 0;
 }
@@ -127,14 +128,14 @@ inline Argument classify(const c10::Argument &from, uint8_t &tensors, uint8_t &i
 
 } // namespace detail
 
-// The operator that a function runs; made once, lives for ever.
+// The operator that a function runs. It is made once and lives for ever.
 inline const Operator &describe(const at::RecordFunction &function) {
   static auto &mutex = *new std::mutex;
   static auto &known = *new std::map<std::tuple<std::string, std::string, bool>, const Operator *>;
   const auto schema = function.operator_schema();
   std::lock_guard hold(mutex);
   const Operator *&slot = known[{function.name(), function.overload_name(), schema.has_value()}];
-  // One name may come with another schema later (torch.library); the old description may be in use: it stays.
+  // A name may come with another schema later (torch.library). The old description stays, because it may be in use.
   if (slot != nullptr && (!schema || slot->arguments.size() == schema->arguments().size()))
     return *slot;
   auto *op = new Operator;
@@ -221,7 +222,7 @@ inline void add_input(Facts &facts, size_t i, const c10::TensorImpl *tensor, int
     facts.add(keys.sizes[d], sizes[d]);
 }
 
-// Adds the values of an integer argument; returns how many.
+// Adds the values of an integer argument, and returns how many there are.
 inline size_t add_integers(Facts &facts, const Argument &argument, const c10::IValue &value) {
   if (value.isInt() || value.isBool()) {
     facts.add_argument(argument.keys[0], value.isInt() ? value.toInt() : value.toBool());
@@ -241,7 +242,7 @@ inline size_t add_integers(Facts &facts, const Argument &argument, const c10::IV
 
 inline constexpr size_t kTotals = 3; // attributes that come first, though they are known last
 
-// Collects the facts of a call; false if no argument is a plain CUDA tensor.
+// Collects the facts of a call. Returns false if no argument is a plain CUDA tensor.
 inline bool gather(const Operator &op, Inputs inputs, Facts &facts) {
   facts.count = kTotals;
   int64_t present = 0, bytes = 0, written = 0, tensors = 0, tensors_numel = 0, tensors_bytes = 0;

@@ -1,7 +1,8 @@
 // The torch plugin: tells the shim which operator runs and which bytes it writes.
 //
-// It is a small library, one per torch version (it sees torch's own classes), loaded into a process of a simulation
-// once torch is there. A global RecordFunction callback runs at the begin and the end of every operator and
+// It is a small library. There is one per torch version, because it uses torch's own classes. It is loaded into a
+// process of a simulation once torch is there. A global RecordFunction callback runs at the begin and the end of every
+// operator and
 //
 //   names it     the innermost running operator of a thread becomes a signature of kind "op" with the shapes that costs
 //                depend on (operators.h); kernel, GEMM, ... signatures refer to it
@@ -9,9 +10,9 @@
 //   computes     an operator on small, known tensors is run again on the CPU at its end (compute.h)
 //   states       numbers that programs steer by, and that nobody can compute, get a default (defaults.h)
 //
-// and a tracker in the caching allocator makes each block unknown that is handed out, so that no block leaks the bytes
-// of its last user. Nothing is counted here and nothing is thrown. In processes that are no rank (data loaders, forked
-// children, CPU-only work) a callback does no more than its bookkeeping.
+// A tracker in the caching allocator makes each block unknown that is handed out, so that no block shows the bytes of
+// its last user. Nothing is counted here and nothing is thrown. In processes that are no rank (data loaders, forked
+// children, CPU-only work) a callback only keeps its own books.
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -29,7 +30,8 @@
 #include "operators.h"
 #include "writes.h"
 
-// The C++ library exports this one since GCC 11 only; torch's wheels load with that of GCC 8. See core/glibc.c.
+// The C++ library exports this function only since GCC 11, and torch's wheels load with that of GCC 8. See
+// core/glibc.c.
 template std::string std::basic_stringbuf<char>::str() const &;
 
 namespace eidolon::torch_plugin {
@@ -44,8 +46,8 @@ void on_allocator_event(const c10::cuda::CUDACachingAllocator::TraceEntry &entry
 }
 
 // The allocator takes trackers only after its own initialisation, which nothing announces. No bytes are known before
-// the first operator on a CUDA tensor, so that is early enough. Allocators that take none give every block back to the
-// shim (cudaMallocAsync, pluggable ones), which forgets it itself.
+// the first operator on a CUDA tensor, so the tracker is added then. Allocators that take no tracker (cudaMallocAsync,
+// pluggable ones) give every block back to the shim, which forgets its bytes itself.
 void watch_allocator() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -58,7 +60,7 @@ void watch_allocator() {
 
 // ---- operators ---------------------------------------------------------------------------------------------------
 
-// An operator that a thread is inside of.
+// An operator that a thread is running.
 struct Frame {
   uint32_t outer;        // signature of the operator around it
   int exceptions;        // in flight at its begin
@@ -69,8 +71,8 @@ struct Frame {
   bool expects;          // told the shim what it will read
 };
 
-// What a thread keeps: the operators that it is inside of, and what it has seen before. Trivially destructible:
-// operators run in destructors of other thread-local objects too.
+// What a thread keeps: the operators that it is running, and what it has seen before. It is trivially destructible,
+// because operators also run in destructors of other thread-local objects.
 struct Thread {
   static constexpr size_t kDepth = 128, kNames = 1024, kShapes = 2048;
   struct Name {
@@ -86,7 +88,7 @@ struct Thread {
   uint32_t current; // signature of the innermost operator
   uint32_t depth;
   bool allocator_watched;
-  bool computing;        // runs an operator on the CPU just now: not to be observed
+  bool computing;        // runs an operator on the CPU just now, which is not to be observed
   uint64_t became_known; // how often an operator of this thread left known bytes
   Frame frames[kDepth];
   Name names[kNames];
@@ -108,8 +110,8 @@ const Computable &computable_of(const Operator &op) {
   return found != all.end() ? found->second : all.emplace(&op, computable(op)).first->second;
 }
 
-// The description of the running function. A schema's name keeps its address, but a schema may go (torch.library) and
-// another take its place: the texts are compared as well.
+// The description of the running function. A schema's name keeps its address. But a schema may go (torch.library) and
+// another may take its place, so the texts are compared as well.
 const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) {
   const char *name = function.name();
   Thread::Name &entry = thread.names[reinterpret_cast<uintptr_t>(name) * 0x9E3779B97F4A7C15ULL >> 54];
@@ -131,7 +133,7 @@ void consider(Thread &thread, Frame &frame, const Operator &op, Inputs inputs) {
   }
 }
 
-// Leaves an operator: its results become known, or what its parts left known in them is forgotten.
+// Leaves an operator. Its results become known, or what its parts left known in them is forgotten.
 void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) {
   const std::unique_ptr<Pending> pending(std::exchange(frame.pending, nullptr));
   if (frame.expects)
@@ -147,7 +149,7 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
     const Computing computing(thread);
     try {
       computed = end_compute(*pending, results);
-    } catch (...) { // what the CPU cannot do stays unknown
+    } catch (...) { // what the CPU cannot compute stays unknown
     }
     ++thread.became_known;
   }
@@ -162,7 +164,7 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
 uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
   const uint64_t hash = facts.hash(reinterpret_cast<uintptr_t>(&op));
   Thread::Shape &entry = thread.shapes[hash % Thread::kShapes];
-  if (entry.hash != hash) // 64 bits: two shapes of one run that share them are not to be expected
+  if (entry.hash != hash) // with 64 bits, two shapes of one run are not expected to share a hash
     entry = {hash, intern(signatures::Op::kKind, op.name.c_str(), facts.attributes, facts.count)};
   return entry.sig;
 }
@@ -170,7 +172,7 @@ uint32_t signature_of(Thread &thread, const Operator &op, const Facts &facts) {
 void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
   const Thread::Name &name = name_of(thread, function);
   const Operator &op = *name.op;
-  if (!op.has_schema) // a named range or a Python autograd function: its operators speak for themselves
+  if (!op.has_schema) // a named range or a Python autograd function, whose operators are seen by themselves
     return;
   count_operator(&op);
   Facts facts;
@@ -222,7 +224,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
   return nullptr;
 }
 
-// Called for every begin, on the same thread, also when an exception leaves the operator.
+// Is called for every begin, on the same thread, and also when an exception leaves the operator.
 void on_end(const at::RecordFunction &function, at::ObserverContext *) {
   Thread &thread = this_thread;
   if (thread.computing || thread.depth == 0)
@@ -241,7 +243,7 @@ void on_end(const at::RecordFunction &function, at::ObserverContext *) {
 } // namespace
 } // namespace eidolon::torch_plugin
 
-// Starts observing. 1 if the process belongs to a simulation (again: nothing happens), 0 otherwise.
+// Starts observing. Returns 1 if the process belongs to a simulation, and 0 otherwise. A second call does nothing more.
 extern "C" __attribute__((visibility("default"))) int eidolon_plugin_attach(void) {
   using namespace eidolon::torch_plugin;
   static std::atomic<bool> attached{false};

@@ -1,12 +1,13 @@
-// Which device bytes an operator makes unknown.
+// Decides which device bytes an operator makes unknown.
 //
-// The schema says which arguments an operator mutates. Their bytes become unknown before it runs: what it then copies
-// there (H2D, D2D) is known again, what its kernels compute is not. Results in fresh tensors are unknown already: the
-// allocator's tracker forgot their blocks. Where an operator filled them first, for its kernels to add to, its end
-// forgets them (forget_results). Bytes that are filled with one host value are known, if they are few.
+// The schema says which arguments an operator mutates. Their bytes become unknown before it runs. What it then copies
+// there (H2D, D2D) is known again, and what its kernels compute is not. Results in fresh tensors are unknown already,
+// because the allocator's tracker forgot their blocks. If an operator filled such results first, so that its kernels
+// can add to them, they are forgotten at its end (forget_results). Bytes that are filled with one host value are known,
+// if they are few.
 //
-// One flag has a default: a loss scaler's check for infinite gradients, whose flag keeps the "none" that it was made
-// with unless the gradients are known.
+// One flag has a default. It is the flag of a loss scaler's check for infinite gradients, which keeps the "none" that
+// it was made with unless the gradients are known.
 #pragma once
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -32,8 +33,8 @@ inline char *storage_of(const c10::TensorImpl *tensor, size_t *bytes = nullptr) 
   return static_cast<char *>(storage->_mutable_data_ptr_no_checks().get());
 }
 
-// Calls f(pointer, bytes, true) for each contiguous run of a tensor's elements. If there are very many, once for the
-// extent that they lie in among others, with false.
+// Calls f(pointer, bytes, true) for each contiguous run of a tensor's elements. If there are very many runs, calls it
+// once with false, for the extent in which they lie among other bytes.
 template <class F> void each_run(const c10::TensorImpl *tensor, char *storage, F f) {
   constexpr int64_t kRuns = 1024;
   constexpr size_t kMostDims = 16;
@@ -75,7 +76,7 @@ template <class F> void each_run(const c10::TensorImpl *tensor, char *storage, F
   }
 }
 
-// One number from the host, and its bytes as an element of some type.
+// One number from the host, and its bytes as an element of a tensor's type.
 struct Number {
   bool integral;
   int64_t integer;
@@ -120,7 +121,7 @@ inline std::optional<Number> number_in(const c10::IValue &value) {
   }
 }
 
-// Writes the number as an element of `type` and returns its size, 0 if the type is not one of these.
+// Writes the number as an element of `type` and returns its size, or 0 if the type is not one of these.
 inline size_t encode(const Number &number, c10::ScalarType type, char *out) {
   auto store = [&](auto element) {
     memcpy(out, &element, sizeof element);
@@ -160,7 +161,7 @@ inline void forget(const c10::TensorImpl *tensor) {
   char *storage = storage_of(tensor, &bytes);
   if (storage == nullptr)
     return;
-  if (tensor->numel() == 0) // out=: will be resized, maybe within its storage
+  if (tensor->numel() == 0) // an out= argument, which will be resized, maybe within its storage
     value_unknown(storage, bytes);
   else
     each_run(tensor, storage, [](char *at, size_t n, bool) { value_unknown(at, n); });
