@@ -95,10 +95,10 @@ void Accounts::take(std::uint32_t rank, std::span<const Span> spans) {
   RankState &from = state(rank);
   const std::span<const std::uint8_t> labels = labels_;
   Segment *segment = nullptr;
-  std::uint64_t last = 0;        // of the segment
-  Interval *open = nullptr;      // what the span before is part of: mostly the next one goes on with it ...
-  std::uint32_t lane = 0;        // ... on its lane,
-  std::uint8_t doing = kNothing; // doing the same
+  std::uint64_t last = 0;   // of the segment
+  Interval *open = nullptr; // the interval that the span before is part of; the next span mostly goes on with it ...
+  std::uint32_t lane = 0;   // ... on its lane,
+  std::uint8_t doing = kNothing; // and does the same
   for (const Span &span : spans) {
     std::uint8_t activity = kCommunicate;
     if (span.op == Op::kWork) {
@@ -164,7 +164,7 @@ Accounts::Interval *Accounts::append(RankState &state, Segment &segment, std::ui
 void Accounts::arrive(RankState &state, std::uint32_t rank, const Span &span) {
   const auto call = state.calls.find(span.seq);
   if (call == state.calls.end()) {
-    return; // the making of a communicator
+    return; // a call that makes a communicator, which is no collective
   }
   const std::uint32_t number = call->second;
   state.calls.erase(call);
@@ -258,7 +258,8 @@ void Accounts::divide(std::span<Row> rows, const Work &work) {
     busy += row.compute;
   }
   for (Row &row : rows) {
-    const double nothing = &row == rows.data() ? 1 : 0; // without any computing, all work is the first device's
+    // where nothing is computed, all work belongs to the first device
+    const double nothing = &row == rows.data() ? 1 : 0;
     const double share = busy > 0 ? static_cast<double>(row.compute) / static_cast<double>(busy) : nothing;
     for (std::size_t field = 0; field < work.size(); ++field) {
       row.work[field] = rows.size() == 1 ? work[field] : work[field] * share;
@@ -302,7 +303,7 @@ Accounts::Cut Accounts::cut(std::span<const std::int64_t> ranks, std::span<const
   return result;
 }
 
-// The segments up to a mark as one, with a log for each device.
+// Takes the segments up to a mark as one, with a log for each device.
 Accounts::Segment Accounts::take_segments(RankState &from, std::uint64_t seq) {
   Segment all;
   all.logs.resize(from.devices.size());

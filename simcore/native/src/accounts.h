@@ -5,8 +5,8 @@
 // Intervals that touch are joined. A cut unites each kind and sweeps over the three kinds in time. So a step costs
 // memory by its gaps, not by its kernels. Where a device has more than kMaxIntervals, its oldest half is settled early.
 //
-// A gap before an interval counts to the host as far as the interval's work was not issued yet. The rest of it is idle:
-// the work waited for something. A collective's span begins where its member came to it. The time until the last member
+// The part of a gap before the next interval's work was issued counts to the host. The rest of the gap is idle, because
+// the work waited for something. A collective's span begins when its member comes to it. The time until the last member
 // comes is its *wait*; from there to the end is the collective's own time.
 #pragma once
 
@@ -36,13 +36,13 @@ public:
     std::int64_t device = 0;
     Time window = 0;
     Time compute = 0;
-    Time communication = 0; // and nothing computed: exposed
-    Time copy = 0;          // and nothing else
+    Time communication = 0; // while nothing is computed: the exposed part
+    Time copy = 0;          // while nothing is computed or communicated
     Time host = 0;
     Time idle = 0;
-    Time overlap = 0; // computing and communicating, both
-    Time wait = 0;    // of the rank for others in collectives
-    Work work{};      // a rank's with several devices is divided as their computing time is
+    Time overlap = 0; // computing and communicating at once
+    Time wait = 0;    // of the rank, for others in collectives
+    Work work{};      // of the rank; several devices share it in proportion to their computing time
   };
   struct Done {
     std::int64_t kind = 0;
@@ -74,9 +74,9 @@ public:
   // Adds a step mark, as it was written, with the rank's work since the mark before it.
   void mark(std::uint32_t rank, std::uint64_t seq, const Work &work);
   void take(std::uint32_t rank, std::span<const Span> spans);
-  // Accounts for what lies before the marks `seqs` of `ranks`, which ended at `ends`: for each rank since its last cut.
+  // Accounts for each rank's time from its last cut to its mark. The marks are `seqs` of `ranks`, and ended at `ends`.
   Cut cut(std::span<const std::int64_t> ranks, std::span<const std::int64_t> seqs, std::span<const std::int64_t> ends);
-  // Host waits since the beginning.
+  // The host waits since the beginning.
   [[nodiscard]] std::vector<Wait> waits() const;
   [[nodiscard]] std::size_t live_intervals() const;
 
@@ -84,7 +84,7 @@ private:
   struct Interval {
     Time start = 0;
     Time end = 0;
-    Time issue = 0; // of the work that begins it
+    Time issue = 0; // when the work that begins it was issued
   };
   using Log = std::array<std::vector<Interval>, kActivities>;
   struct Device {
@@ -130,12 +130,12 @@ private:
   static std::uint32_t device_of(const RankState &state, std::uint32_t lane); // index, or kNoDevice
   void waited(const Span &span);
   void arrive(RankState &state, std::uint32_t rank, const Span &span);
-  static bool joins(Interval &interval, const Span &span); // what touches becomes one
+  static bool joins(Interval &interval, const Span &span); // joins spans that touch
   static Interval *append(RankState &state, Segment &segment, std::uint32_t device, std::size_t activity,
                           const Span &span);
   static Segment take_segments(RankState &from, std::uint64_t seq);
-  static void count(const Collective &collective, Cut &cut); // one that has ended
-  static void divide(std::span<Row> rows, const Work &work); // among the devices of a rank
+  static void count(const Collective &collective, Cut &cut); // counts a collective that has ended
+  static void divide(std::span<Row> rows, const Work &work); // divides a rank's work among its devices
   static void unite(std::vector<Interval> &intervals);
   // Settles the device's time up to `until`, by the intervals in `log`.
   static void settle(Device &device, Log &log, Time until);
@@ -145,7 +145,7 @@ private:
   std::vector<std::uint8_t> labels_;
   std::vector<Collective> collectives_;
   std::vector<std::uint32_t> free_;
-  std::vector<std::pair<Member, std::uint32_t>> done_; // ended, not yet cut: least member, collective
+  std::vector<std::pair<Member, std::uint32_t>> done_; // those that ended and are not yet cut: least member, collective
   std::vector<Wait> waits_;                            // by label
 };
 

@@ -24,7 +24,7 @@ bool Engine::answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answe
   case Op::kQueryKey:
     answer.value = end <= ask.issue ? 1 : 0;
     return end != kNever || seen > ask.issue || ask.background;
-  case Op::kKeyTime: // no end although everything up to the asker's time is known: the key has not ended
+  case Op::kKeyTime: // the key has not ended if it has no end although everything up to the asker's time is known
     answer.value = end == kNever ? -1 : end;
     return end != kNever || (seen > ask.issue && !ask.background);
   case Op::kCallback:

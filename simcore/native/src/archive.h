@@ -1,8 +1,8 @@
-// Snapshot of state to bytes and back, by one description per type.
+// Turns state into bytes (a snapshot) and back, by one description per type.
 //
 // A class lists its members once, in `template <typename Archive> void archive(Archive &ar) { ar(a_, b_, c_); }`;
-// writing and reading walk the same list. Types without padding or pointers are copied as they lie in memory: a
-// snapshot is read by the build that wrote it (the engine puts a format number in front).
+// writing and reading walk the same list. Types without padding or pointers are copied as they lie in memory, because
+// only the build that wrote a snapshot reads it. The engine puts a format number in front.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ private:
       raw(&count, sizeof count);
       if constexpr (Reading) {
         limit(count);
-        value = T(count); // not resized: GCC 13 takes the growth of an empty vector for an overflow
+        value = T(count); // `resize` is not used, since GCC 13 takes the growth of an empty vector for an overflow
       }
       if constexpr (std::is_trivially_copyable_v<typename T::value_type>) {
         raw(value.data(), count * sizeof(typename T::value_type));

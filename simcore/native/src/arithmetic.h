@@ -4,8 +4,8 @@
 // looked at. Both hold for integers and for no floating-point type:
 //
 // * Time is int64 nanoseconds. Whatever happens, happens at an integer nanosecond.
-// * A level (rate per unit of weight) is an integer number of 2^-16 bytes/s. What a link cannot divide evenly it leaves
-//   unused: less than one 2^-16 byte/s per flow on it, 1e-13 of a level in practice.
+// * A level (rate per unit of weight) is an integer number of 2^-16 bytes/s. A link leaves unused what it cannot divide
+//   evenly. That is less than one 2^-16 byte/s per flow on it, which is 1e-13 of a level in practice.
 // * A volume is rate times time, an integer number of 2^-16 * 1e-9 bytes in 128 bits. Bytes convert without rounding,
 // so
 //   a flow that is re-rated a thousand times has moved exactly the sum of its pieces. The time at which it ends,
@@ -29,7 +29,7 @@ inline constexpr Level kUnlimited = std::numeric_limits<Level>::max();
 inline constexpr int kLevelBits = 16;
 inline constexpr int kRateBits = 20;
 inline constexpr std::int64_t kReferenceRate = std::int64_t{1} << kRateBits;
-// Over 70 TB/s and over 2^50 bytes no product of this file can be shown to fit.
+// The products of this file are shown to fit up to 70 TB/s and 2^50 bytes.
 inline constexpr std::uint64_t kMaxBytesPerS = std::uint64_t{1} << 46;
 inline constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 50;
 
@@ -37,7 +37,7 @@ constexpr Level level_of(std::uint64_t bytes_per_s) { return static_cast<Level>(
 
 constexpr Volume volume_of(std::uint64_t bytes) { return (Volume{bytes} * 1'000'000'000U) << kLevelBits; }
 
-// Nanoseconds until `left` has moved at `rate`, rounded up; kNever where that is beyond the end of time.
+// The nanoseconds until `left` has moved at `rate`, rounded up. It is kNever where that is beyond the end of time.
 inline Time time_to_serve(Volume left, Level rate) {
   const auto divisor = static_cast<std::uint64_t>(rate);
   const Volume quotient = (left + (divisor - 1)) / divisor;

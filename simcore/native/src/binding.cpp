@@ -30,7 +30,7 @@ namespace {
 template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T> using Written = nb::ndarray<T, nb::ndim<1>, nb::device::cpu>;
 template <typename T> using Strided = nb::ndarray<const T, nb::ndim<1>, nb::device::cpu>; // a field of records
-// A strided column for a loop in which ndarray's own arithmetic would be felt.
+// A strided column, for loops that ndarray's own arithmetic would slow down.
 template <typename T> class Walk {
 public:
   template <typename Array>

@@ -1,5 +1,6 @@
-// Invariants, asserted where EIDOLON_CHECKS is defined (debug and sanitizer builds). A broken one throws: nothing that
-// the engine says after it is to be believed, but a test can say which program broke it.
+// Invariants, which are asserted where EIDOLON_CHECKS is defined (debug and sanitizer builds). A broken invariant
+// throws an exception. Nothing that the engine says after that can be trusted, but a test can say which program broke
+// it.
 #pragma once
 
 #ifdef EIDOLON_CHECKS

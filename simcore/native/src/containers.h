@@ -1,6 +1,6 @@
 // Two containers that the standard library lacks.
 //
-// `Ring` is a queue whose elements keep their number for life: history is appended at the back, undone at the back and
+// `Ring` is a queue whose elements keep their number for life. History is appended at the back, undone at the back and
 // dropped at the front, and others refer to an element by its number. `IndexedHeap` is a priority queue over small
 // numbers whose keys change.
 #pragma once
@@ -98,7 +98,7 @@ private:
   std::uint64_t end_ = 0;
 };
 
-// Smallest time first; among equal times any order, so callers must not depend on it.
+// The smallest time comes first. The order among equal times is not defined, so callers must not depend on it.
 class IndexedHeap {
 public:
   [[nodiscard]] bool empty() const { return items_.empty(); }

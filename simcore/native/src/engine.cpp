@@ -26,7 +26,7 @@ void Engine::mark_dirty(std::uint32_t index) {
   }
 }
 
-// Evaluates the ranks that have news, as far as they go without the others.
+// Evaluates the ranks to which something happened, as far as they go without the others.
 void Engine::settle() {
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     is_dirty_[dirty_[i]] = 0;
@@ -45,7 +45,8 @@ void Engine::settle_rank(std::uint32_t index) {
   }
   rank.step(rank.now, tables_);
   drain(index);
-  // The rank may have stood still while others went on; nothing reached it in between. `drain` sees to its ports.
+  // The rank may have stood still while others went on. Nothing reached it in between, and `drain` deals with its
+  // ports.
   while (rank.late_time() == kNever && rank.next_time() < now_) {
     rank.step(rank.next_time(), tables_);
     drain(index);
@@ -136,7 +137,7 @@ void Engine::push_due(Time time, std::uint64_t slot, std::uint32_t what) {
   std::push_heap(agenda_.begin(), agenda_.end(), kLaterDue);
 }
 
-// Enters what has not happened yet of a collective that all participants have reached.
+// Enters into the agenda what has not happened yet of a collective that all participants have reached.
 void Engine::schedule(std::uint64_t slot) {
   Collective &collective = collectives_[slot];
   ++collective.version;
@@ -336,7 +337,7 @@ bool Engine::involved_since(std::uint32_t index, Time time) const {
   return false;
 }
 
-// Serves all late arrivals known by now with one cut.
+// Serves all late arrivals that are known by now with one cut.
 void Engine::rollback() {
   settle();
   while (late_ != kNever || !late_ranks_.empty()) {

@@ -17,7 +17,7 @@
 // The horizon is the least time at which any rank may still act, or at which something is still to happen. What ended
 // up to it is final. In a conservative engine an idle rank may act too, because it may sleep in real time until another
 // rank does something. It is left behind only if all others wait for answers and one of these lies beyond it. So it
-// matters little when it slept.
+// matters little at which moment it slept.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ namespace eidolon {
 
 struct EngineSettings {
   bool optimistic = false;
-  bool keep_all = false;             // no horizon until every rank has ended: nothing is dropped (tests)
+  bool keep_all = false; // for tests: the horizon stays at 0 until every rank has ended, so nothing is dropped
   std::uint32_t expected_ranks = 0;  // the horizon stays 0 until so many are known
   std::uint32_t launch_depth = 1024; // 0: unlimited
 };
@@ -66,7 +66,7 @@ public:
   std::uint32_t add_link(std::uint64_t bytes_per_s, Time latency);
   std::uint16_t add_rates(RateTable table);
   void set_rates(std::uint32_t rank, std::uint16_t table);
-  // Names the links at which a rank's device is. Flows get of them only what the device's work leaves.
+  // Names the links at which a rank's device is. Flows over them get only the capacity that the device's work leaves.
   void set_ports(std::uint32_t rank, std::uint32_t device, const std::vector<std::uint32_t> &links);
   std::uint32_t add_pattern(const std::vector<FlowSpec> &flows);
   // Makes a collective. `define` names its participants, at the latest before the last of them sends its operation.
@@ -102,7 +102,7 @@ private:
   };
   struct Collective {
     std::vector<std::uint32_t> participants; // sorted rank numbers
-    std::vector<std::uint8_t> announced;     // by participant: an operation of its joins
+    std::vector<std::uint8_t> announced;     // by participant: whether an operation of it joins
     std::vector<std::uint32_t> early;        // joined before it was defined
     std::vector<Join> joins;
     Time latency = 0;
@@ -111,7 +111,7 @@ private:
     std::uint64_t left = 0; // flows without an end
     std::uint32_t pattern = 0;
     std::uint32_t batches = 0; // started
-    std::uint32_t version = 0; // of its entries in the agenda
+    std::uint32_t version = 0; // version of its entries in the agenda
     std::uint32_t generation = 0;
     bool begun = false;
     bool live = false;
@@ -122,7 +122,7 @@ private:
          live, defined);
     }
   };
-  // Flows that start together, `offset` after the collective's latency has passed.
+  // Flows that start together, at `offset` after the collective's latency has passed.
   struct Batch {
     Time offset = 0;
     std::vector<std::uint32_t> routes;
@@ -140,7 +140,7 @@ private:
 
     template <typename Archive> void archive(Archive &ar) { ar(batches, flows, silent); }
   };
-  // What makes flows of a pattern equal: they become one flow with their weight together.
+  // Flows of a pattern that agree in this are equal. They become one flow with the sum of their weights.
   struct FlowKey {
     Time offset = 0;         // latency of the route
     std::uint32_t route = 0; // all ones for a flow that ends when it starts
@@ -168,7 +168,7 @@ private:
     std::uint32_t number = 0;
     auto operator<=>(const Device &) const = default;
   };
-  // A link at which a device is. A device that several ranks see has an owner for each.
+  // A link at which a device is. A device that several ranks see has an owner for each rank.
   struct Port {
     std::uint32_t link = 0;
     Level capacity = 0;
@@ -182,7 +182,7 @@ private:
   [[nodiscard]] std::uint64_t handle_of(std::uint64_t slot) const {
     return slot | static_cast<std::uint64_t>(collectives_[slot].generation) << 32;
   }
-  // Checks a flow; adds its route to the network.
+  // Checks a flow and adds its route to the network.
   [[nodiscard]] FlowKey key_of(const FlowSpec &flow);
   static void add_equal_flows(Batch &batch, const FlowKey &key, std::size_t count);
   void validate(std::uint32_t index, const Operation &operation) const;
@@ -225,7 +225,7 @@ private:
   [[nodiscard]] Time first_unseen();
   // Whether a foreground thread that waits can be answered.
   [[nodiscard]] bool somebody_goes_on();
-  // Whether nobody acts any more unless time goes on without the idle ranks, and somebody does if it goes on.
+  // Whether nobody acts any more unless time goes on without the idle ranks, and somebody acts if it does.
   [[nodiscard]] bool waits_for_idle() const;
   [[nodiscard]] bool answerable(const Rank &rank, const Rank::Ask &ask, Time seen, Answer &answer) const;
   void update_horizon();
@@ -254,7 +254,7 @@ private:
   std::vector<Jump> jumps_;
   Time now_ = 0;
   Time horizon_ = 0;
-  Time late_ = kNever; // earliest begin in the simulated past
+  Time late_ = kNever; // the earliest begin in the simulated past
   std::vector<std::uint32_t> late_ranks_;
   std::vector<Device> late_presses_; // whose ports changed in the simulated past
   // How far an answer makes the optimistic mode go, by rank; kNever for a wait whose end is not known.

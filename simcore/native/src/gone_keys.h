@@ -1,4 +1,4 @@
-// The times at which keys ended whose nodes are gone.
+// The end times of keys whose nodes are gone.
 //
 // The shim never reuses a recording, so a run makes ever more of them, and a handle to an old one may still be asked
 // for its time. The latest keys are kept in memory. Older keys are in blocks sorted by key, in an unlinked temporary
@@ -26,7 +26,7 @@ public:
     }
   }
 
-  // The time of a key; kNever for one that was never here.
+  // The time of a key, or kNever for one that was never here.
   [[nodiscard]] Time find(std::uint64_t key) const {
     if (const auto at = recent_.find(key); at != recent_.end()) {
       return at->second;

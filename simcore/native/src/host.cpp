@@ -31,7 +31,7 @@ Time Rank::late_time() const {
   return next_ < ops_.end() && !waiting_ && is_late(ops_[next_].op, issue_at_) ? issue_at_ : kNever;
 }
 
-// When the operation is issued; kNever, with `stalled_` set, while the launch queue is full.
+// When the operation is issued. While the launch queue is full it is kNever, and `stalled_` is set.
 Time Rank::issue_time(const Operation &op) {
   Time time = clock_;
   if (op.op == Op::kResume) {
@@ -463,7 +463,7 @@ void Rank::cut_host(Time time) {
   if (waiting_ && !asks.empty() && asks.back().op == next_) {
     asks.back().done = kNever;
   }
-  // The time of the next operation for `next_time`: the one it has if nothing new happens before.
+  // This is the time of the next operation for `next_time`, if nothing new happens before it.
   if (coupled && !waiting_ && next_ < ops_.end()) {
     issue_at_ = issue_time(ops_[next_].op);
   }

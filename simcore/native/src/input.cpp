@@ -46,7 +46,7 @@ void Engine::add_rank(std::uint32_t number) {
   is_busy_.push_back(0);
   is_acting_.push_back(0);
   is_asking_.push_back(0);
-  if (resume_time() > 0) { // it joins a run that is under way
+  if (resume_time() > 0) { // the rank joins a run that is under way
     ranks_.back().start_at(resume_time());
     jumps_.push_back({number, 0, resume_time()});
   }
@@ -220,7 +220,7 @@ void Engine::define(std::uint64_t handle, std::vector<std::uint32_t> participant
   for (const std::uint32_t rank : std::exchange(collective.early, {})) {
     announce_to(collective, rank);
   }
-  // Nothing is free: a collective in which nothing takes time still takes a nanosecond.
+  // Nothing is free, so a collective in which nothing takes time still takes a nanosecond.
   const Batch &last = patterns_[pattern].batches.back();
   collective.latency = latency == 0 && last.offset == 0 && last.routes.empty() ? 1 : latency;
   collective.pattern = pattern;
@@ -291,7 +291,7 @@ void Engine::announce_to(Collective &collective, std::uint32_t number) {
                               ", or joined it twice");
 }
 
-// The rank's host lane goes on at the time that the operation gives, or else where the other ranks stand.
+// The rank's host lane goes on at the time that the operation gives, or else at the time where the other ranks stand.
 void Engine::resume(std::uint32_t index, Operation operation) {
   if (operation.value == 0) {
     mark_dirty(index);
@@ -324,7 +324,7 @@ void Engine::ingest(std::uint32_t number, std::span<const Operation> operations)
       resume(index, operation);
       continue;
     }
-    if (rank.idle && acts(operation)) { // it goes on without a word, no earlier than a rank that announces it
+    if (rank.idle && acts(operation)) { // it goes on without a resumption, and no earlier than with one
       resume(index, {.seq = operation.seq, .op = Op::kResume});
     }
     ranks_[index].idle |= operation.op == Op::kIdle;

@@ -2,16 +2,17 @@
 //
 // A lane is cut into segments at the points where it can depend on something else: a *join* (it waits for a group of
 // collectives), a *wait* (for a node of another lane of the rank), and between two of them *plain* work. A plain
-// segment is one thing to time, however many kernels it has: with work w_i, issue h_i, prefix sums P_i = w_1 + ... +
-// w_i and M_i = max over j <= i of (h_j - P_(j-1)), kernel i ends at
+// segment is timed as one, however many kernels it has. With the work w_i and the issue time h_i of kernel i, the
+// prefix sums P_i = w_1 + ... + w_i and M_i = max over j <= i of (h_j - P_(j-1)), kernel i ends at
 //
 //     end_i = P_i + max(base, M_i)        (base: end of the segment before)
 //
 // since end_i = max(end_(i-1), h_i) + w_i. When base moves, the segment moves in one step, and any single kernel can
 // still be asked for its time.
 //
-// Segments are evaluated in order; `known` counts those that are. A *coupled* lane (rates.h) has one kernel per segment
-// and is evaluated from outside, event by event, as its times follow from the device's activity.
+// Segments are evaluated in order, and `known` is the number of those that are evaluated. A *coupled* lane (rates.h)
+// has one kernel per segment. It is evaluated from outside, event by event, because its times follow from the device's
+// activity.
 #pragma once
 
 #include <algorithm>
@@ -56,8 +57,8 @@ struct Segment {
   std::uint64_t group = 0; // join
   Ref target;              // wait
   Kind kind = Kind::kPlain;
-  bool begun = false;      // plain, coupled: started at `base`; join: arrived at `base`
-  bool base_final = false; // its first nodes are final and gone
+  bool begun = false;      // whether a coupled plain segment started at `base`, or a join arrived at `base`
+  bool base_final = false; // whether its first nodes are final and gone
   std::uint8_t pad[5] = {};
 };
 
@@ -106,7 +107,7 @@ public:
     return segment;
   }
 
-  // Undoes the last append; its segment must not be evaluated.
+  // Undoes the last append, whose segment must not be evaluated.
   void pop_node() {
     nodes.pop_back();
     Segment &segment = segments.back();
@@ -138,7 +139,7 @@ public:
     ++known;
   }
 
-  // When the node ended; kNever if that is not known. Dropped nodes ended long ago.
+  // When the node ended, or kNever if that is not known. It is 0 for a dropped node, which ended long ago.
   [[nodiscard]] Time end_of(std::uint64_t number_of_node) const {
     if (number_of_node < nodes.first()) {
       return 0;

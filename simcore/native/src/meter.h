@@ -1,5 +1,6 @@
-// How much work a rank's device does from one cut to the next. It is each signature's work for a launch and for a byte,
-// times the number of launches and of bytes that its records named. A record costs no more than counting it.
+// How much work a rank's device does from one cut to the next. It is the sum over signatures of the work for a launch
+// times the number of launches, and of the work for a byte times the number of bytes that the records named. A record
+// costs no more than counting it.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@
 namespace eidolon {
 
 namespace {
-// Least goal first, by flow where goals are equal.
+// The least goal comes first. Where goals are equal, the least flow does.
 constexpr auto kLaterGoal = [](const auto &a, const auto &b) {
   return a.goal != b.goal ? a.goal > b.goal : a.flow > b.flow;
 };

@@ -1,12 +1,12 @@
-// Flows over links, in time: which are under way, at which rate, and which ends next.
+// Flows over links, in time. It knows which flows are under way, at which rate, and which ends next.
 //
-// Progress is kept per route: `served` is what one unit of weight has got since the run began, linear in time between
-// two changes of the route's rate, and a flow ends when it reaches the flow's goal. A change re-rates only the routes
-// whose level really changed (shares.h).
+// Progress is kept per route. `served` is what one unit of weight has got since the run began. It is linear in time
+// between two changes of the route's rate, and a flow ends when `served` reaches the flow's goal. A change re-rates
+// only the routes whose level really changed (shares.h).
 //
 // Every change goes into a journal, the newest last. `cut(t)` takes back all changes after t, which leaves exactly the
-// state at the end of t: the journal holds the values before each change, so nothing is computed backwards. `forget(t)`
-// drops the journal up to t.
+// state at the end of t. Nothing is computed backwards, since the journal holds the values before each change.
+// `forget(t)` drops the journal up to t.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ public:
   explicit Network(bool journal) : keep_journal_(journal) {}
 
   std::uint32_t add_link(std::uint64_t bytes_per_s) { return shares_.add_link(level_of(bytes_per_s)); }
-  // The capacity with which the link was added, in levels; and setting what it has from now on, at most that.
+  // The capacity with which the link was added, in levels. `set_capacity` sets what the link has from now on, which is
+  // at most that.
   [[nodiscard]] Level capacity(std::uint32_t link) const { return shares_.capacity(link); }
   void set_capacity(std::uint32_t link, Level capacity);
   // Returns the number of this route, which is the same for the same links.

@@ -1,4 +1,4 @@
-// A timeline in outline: what a rank's own list of operations says about its device's time, without the other ranks.
+// A timeline in outline, made from a rank's own list of operations, without the other ranks.
 //
 // Lanes, keys and the host are as the engine has them, except that a collective starts when this rank comes to it and
 // takes the time that it takes alone. This gives the gaps in which nothing is computed, because the host has not issued
@@ -20,7 +20,7 @@ public:
   // Longer pauses do not count to the mean, because the clock has adapted to the pause by then (see sm_clock.py).
   static constexpr std::int64_t kWindowNs = 100'000'000;
 
-  // Takes one operation; `alone_ns` is the time that a collective takes alone.
+  // Takes one operation. `alone_ns` is the time that a collective takes alone.
   void take(const Operation &operation, std::int64_t alone_ns) {
     if (is_sync(operation.op) && !holds_host(operation)) {
       return;
@@ -66,7 +66,7 @@ public:
     }
   }
 
-  // Nanoseconds of gaps before the work since the last cut.
+  // The nanoseconds of gaps before the work since the last cut.
   [[nodiscard]] std::int64_t cut() {
     std::erase_if(keys_, [this](const auto &entry) { return entry.second <= host_; }); // nobody waits for them any more
     return std::exchange(idle_, 0);

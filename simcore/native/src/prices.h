@@ -3,8 +3,8 @@
 // A price is in nanoseconds at the greatest clock. For copies and sets, the time for the bytes that the record names
 // comes on top (lines between points). The pace of the step, a factor for each class of work, turns the price into the
 // duration. Time that was spent is counted on the way: by signature for the summary, by class at the greatest clock
-// since the last cut for the next step's pace, and by source of the price. Setting up (weights that are made and
-// copied) is no step: what was spent until `begin` is kept apart.
+// since the last cut for the next step's pace, and by source of the price. The time to set up, in which weights are
+// made and copied, is no step. What was spent until `begin` is kept apart.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct Price {
   std::uint16_t work_class = 0;
   std::uint8_t source = 0;
 
-  // The time on top of base_ns, on the lines between the points. Below the first point it is that point's time; beyond
-  // the last, the last line goes on.
+  // The time on top of base_ns, on the lines between the points. Below the first point it is that point's time, and
+  // beyond the last point the last line goes on.
   [[nodiscard]] double of_bytes(std::uint64_t bytes) const {
     if (by_bytes.size() < 2 || bytes <= by_bytes.front().bytes) {
       return by_bytes.empty() ? 0.0 : by_bytes.front().ns;
@@ -50,7 +50,7 @@ public:
   struct Spent {
     std::int64_t count = 0;
     std::int64_t ns = 0;
-    std::int64_t free = 0; // of these, and of all before, how many took no time
+    std::int64_t free = 0; // how many of these, and of all before, took no time
   };
 
   Prices() { pace_.fill(1.0); }
@@ -121,7 +121,8 @@ public:
     }
   }
 
-  // What every signature spent, from 0 on: in steps, or in all if no step has come to its end.
+  // What every signature spent, by the number of the signature. It is what was spent in steps, or in all if no step has
+  // come to its end.
   [[nodiscard]] std::vector<Spent> spent() const {
     const bool steps =
         std::any_of(entries_.begin(), entries_.end(), [](const Entry &entry) { return entry.spent.count > 0; });

@@ -189,7 +189,7 @@ void Rank::step(Time time, const std::vector<RateTable> &tables) {
   }
 }
 
-// Notes what the device does from now on, and what that leaves to its collectives: the most demanding lane decides.
+// Notes what the device does from now on, and what that leaves to its collectives. The most demanding lane decides.
 void Rank::weigh(std::uint32_t number, Time time, const std::vector<RateTable> &tables) {
   Device &device = devices_[number];
   const Activity::Piece before = device.activity.present();
@@ -225,7 +225,7 @@ bool Rank::advance_coupled(std::uint32_t number, Time time) {
   if (!segment.begun) {
     segment.begun = true;
     segment.base = std::max(lane.base(), node.issue);
-    predicted_[number] = kNever; // until the device's activity is known
+    predicted_[number] = kNever; // stays so until the device's activity is known
     EIDOLON_CHECK(segment.base == time || node.work == 0, "coupled work starts at the present");
     if (node.work == 0) {
       lane.finish_plain(segment.base);
@@ -300,7 +300,7 @@ void Rank::key_gone(const Node &node, const Ref &ref, Time end) {
     keys_.erase(at);
     return;
   }
-  // The key was recorded anew since then, which may still be undone.
+  // The key was recorded again since then, and that may still be undone.
   for (std::uint64_t i = key_undo_.first(); i < key_undo_.end(); ++i) {
     if (key_undo_[i].key == node.key && same(key_undo_[i].before)) {
       gone_.add(node.key, end);
@@ -372,7 +372,7 @@ void Rank::forget_groups(Time horizon) {
   }
 }
 
-// Drops operations and what hangs on them.
+// Drops operations and what belongs to them.
 void Rank::forget_host(Time horizon) {
   while (!waits_.empty() && waits_.front().over <= horizon) {
     emit(waits_.front().span);

@@ -1,8 +1,8 @@
-// A rank: its host lane, its device lanes, and what ties them together.
+// A rank has a host lane, device lanes, and what ties them together.
 //
-// The host lane issues operations in program order; what it issues is appended to device lanes (lane.h). Both are
-// evaluated as far as they can be: the host stops at an operation that waits for something without a time, or at a full
-// launch queue; a lane stops at a collective that has not ended. A rank learns everything else through `member_ended`,
+// The host lane issues operations in program order. What it issues is appended to device lanes (lane.h). Both are
+// evaluated as far as they can be. The host stops at an operation that waits for something without a time, or at a full
+// launch queue. A lane stops at a collective that has not ended. A rank learns everything else through `member_ended`,
 // and tells others everything through `events`.
 //
 // There are two kinds of ranks:
@@ -11,9 +11,9 @@
 // * In a *coupled* rank (rates.h) lanes of a device slow each other down. It is evaluated event by event in order of
 //   time, by `step`, and has a present of its own.
 //
-// `cut(t)` undoes whatever happened after t: nodes that ended after t have no time any more, and operations that were
-// issued after t are pending again. A node that depends on something that ended after t ended after t itself, so this
-// undoes all that could change, whatever the cause. Values before t stay, and evaluation goes on from there.
+// `cut(t)` undoes whatever happened after t. Nodes that ended after t have no time any more, and operations that were
+// issued after t are pending again. A node that depends on something that ended after t has itself ended after t. So
+// this undoes all that could change, whatever the cause. Values before t stay, and evaluation goes on from there.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ namespace eidolon {
 
 class Rank {
 public:
-  // A member of a group of this rank reached its collective; with reach == kNever this is undone.
+  // A member of a group of this rank reached its collective. With reach == kNever this is undone.
   struct Event {
     std::uint64_t collective = 0;
     std::uint64_t group = 0;
@@ -79,10 +79,10 @@ public:
 
   // Evaluates an uncoupled rank as far as possible.
   void run(const std::vector<RateTable> &tables);
-  // For a coupled rank: when something happens next, and doing what happens at `time`.
+  // For a coupled rank: `next_time` says when something happens next, and `step` does what happens at `time`.
   [[nodiscard]] Time next_time() const;
   void step(Time time, const std::vector<RateTable> &tables);
-  // When the next operation is issued, if that is before the rank's present: the rank has to be cut there first.
+  // When the next operation is issued, if that is before the rank's present. The rank then has to be cut there first.
   [[nodiscard]] Time late_time() const;
 
   // For a coupled rank: a collective begins (+1) or ceases (-1) to be under way on the member's device.
@@ -96,7 +96,7 @@ public:
   [[nodiscard]] Time bound() const;
   // Whether it is idle and has done all that was sent before.
   [[nodiscard]] bool rests() const { return idle && !ended && !host_blocked() && exhausted(); }
-  // Whether one of its foreground threads runs in real time: it is not idle and waits for no answer.
+  // Whether one of its foreground threads runs in real time, which means that it is not idle and waits for no answer.
   [[nodiscard]] bool acting() const;
   [[nodiscard]] Time clock() const { return waiting_ ? ops_[next_].issue : clock_; }
   [[nodiscard]] bool exhausted() const { return next_ == ops_.end(); }
@@ -134,7 +134,7 @@ public:
   std::vector<std::uint32_t> pressed; // numbers of devices that leave another share of their ports than before
   std::vector<Ask> asks;
   std::vector<Span> spans;
-  std::uint64_t owed = 0; // answers, those included whose operation is not issued yet
+  std::uint64_t owed = 0; // answers, including those whose operation is not issued yet
   bool coupled = false;
   bool idle = false;
   bool ended = false;
@@ -198,7 +198,7 @@ private:
   struct KeyUndo {
     std::uint64_t key = 0;
     std::uint64_t op = 0;
-    Ref before; // lane kNone: not bound to a node, or to one that is gone by now
+    Ref before; // lane kNone if it was not bound to a node, or to one that is gone by now
   };
   struct Wait { // of the host: a synchronisation or a resumption
     std::uint64_t op = 0;
@@ -217,8 +217,8 @@ private:
   bool issue_next(Time until, const std::vector<RateTable> &tables);
   [[nodiscard]] Time issue_time(const Operation &op);
   // Whether a coupled rank's devices went on beyond `time`. Operations of a thread that only watches (see `acts`) may
-  // still be issued there: they change nothing on a device, and while the rank is idle its devices go on without the
-  // host.
+  // still be issued there, because they change nothing on a device, and because the devices of an idle rank go on
+  // without the host.
   [[nodiscard]] bool is_late(const Operation &op, Time time) const { return coupled && time < now && acts(op); }
   void apply(Pending &pending, const std::vector<RateTable> &tables);
   void append_work(Pending &pending, const std::vector<RateTable> &tables);

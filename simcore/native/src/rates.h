@@ -1,10 +1,10 @@
-// How fast device work goes: a rate per class of work, by what else happens on the device.
+// How fast device work goes. Each class of work has a rate, by what else happens on the device.
 //
 // A table gives each class of work four rates, in 2^-20 of the reference rate: alone, while a collective is under way
 // on the device, while another lane of the device works, and with both. It also says what share of the device's ports
-// work of the class *leaves* to the collectives beside it, in the same unit: a collective's own blocks compete with the
-// work for multiprocessors and memory. A table that leaves everything, and whose four rates are equal for each class,
-// only *scales* work. Any other table *couples* the lanes of a device to each other and to its collectives.
+// work of the class *leaves* to the collectives beside it, in the same unit, because a collective's own blocks compete
+// with the work for multiprocessors and memory. A table that leaves everything, and whose four rates are equal for each
+// class, only *scales* work. Any other table *couples* the lanes of a device to each other and to its collectives.
 //
 // `Activity` is a device's history of what was under way when. The progress of a kernel is a pure function of its start
 // and this history, so undoing history is all it takes to undo progress. What is left to collectives takes effect on
@@ -63,7 +63,7 @@ public:
 
   [[nodiscard]] const Piece &present() const { return pieces_.back(); }
 
-  // Sets the state from `time` on; does nothing if it is the present one.
+  // Sets the state from `time` on. Does nothing if it is the present one.
   void set(Time time, std::int32_t collectives, std::int32_t busy, std::int64_t left) {
     Piece &last = pieces_.back();
     if (last.time == time) {

@@ -1,4 +1,4 @@
-// The network alone: flows with start times given from outside, in any order.
+// The network alone, for flows whose start times are given from outside, in any order.
 //
 // A flow that starts before what was already simulated is late. Nothing happens until a time is asked for (`advance`);
 // then one cut at the earliest of them serves all late flows. This is for uses without ranks: comparing the network

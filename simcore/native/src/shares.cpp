@@ -47,7 +47,7 @@ void Shares::set_capacity(std::uint32_t number, Level capacity) {
     return;
   }
   link.capacity = capacity;
-  link.demand = 0; // counts no bound beyond the capacity
+  link.demand = 0; // no bound counts beyond the capacity
   for (const Entry &entry : link.entries) {
     link.demand += link.demand_of(entry.bound, entry.weight);
   }
@@ -209,11 +209,12 @@ void Shares::relax(std::uint32_t number, bool follow) {
   }
 }
 
-// One link of the route went from `before` to `level`, all others are as of the last look: mostly that one tells all.
+// One link of the route went from `before` to `level`, and all others are as of the last look. Mostly that link alone
+// decides.
 void Shares::relax(const Entry &entry, Level before, Level level) {
   Route &route = routes_[entry.route];
   if (entry.hop == route.least_hop ? level > route.second : before == route.second && level > before) {
-    relax(entry.route, true); // who is next?
+    relax(entry.route, true); // the least link has to be found again
     return;
   }
   if (entry.hop != route.least_hop && level >= route.level) {
@@ -330,7 +331,7 @@ bool Shares::consistent() const {
     for (const Entry &entry : link.entries) {
       load += static_cast<Volume>(entry.weight) * static_cast<Volume>(routes_[entry.route].level);
     }
-    const bool crowded = link.weight > link.capacity; // every flow gets at least one unit
+    const bool crowded = link.weight > link.capacity; // every flow gets at least one unit, even over the capacity
     if (load > static_cast<Volume>(link.capacity) && !crowded) {
       return false;
     }

@@ -6,17 +6,17 @@
 //
 //     v = floor((capacity - sum of weight * d over flows with d < v) / (weight of the flows with d >= v))
 //
-// (unlimited if no flow has d >= v). These equations have exactly one solution in integers. Proof: no level is below
-// L1 = min over links of floor(capacity / weight), since the iteration for v starts there and only rises; so a link
-// that attains L1 has level L1. That fixes its flows, takes them (strictly below every other level) out of the others,
-// and leaves a smaller system of the same form, with a larger least level. Hence the levels do not depend on the order
-// in which links are looked at nor on the levels before: a solution reached by following a change from link to link is
-// the full solution, to the bit. (Breaking ties by taking one saturated link after another would not do: floors make
-// the remainder go to whoever comes last.)
+// (unlimited if no flow has d >= v). These equations have exactly one solution in integers. Proof: No level is below
+// L1 = min over links of floor(capacity / weight), since the iteration for v starts there and only rises. So a link
+// that attains L1 has level L1. That fixes the rates of its flows. Without these flows, which are strictly below every
+// other level, a smaller system of the same form is left, with a larger least level. Hence the levels depend neither on
+// the order in which links are looked at nor on the levels before, and a solution that is reached by following a change
+// from link to link is the full solution, to the bit. (To break ties by taking one saturated link after another would
+// not do, because rounding down gives the remainder to the link that comes last.)
 //
-// `solve` follows changes: a link whose flows changed is recomputed; if its level moved, the links that its flows also
-// use are looked at, but only those for which the change lies below their level, for others cannot notice it. It ends
-// for the same reason that the solution is unique: the lowest links are right once they were looked at, then the next.
+// `solve` follows changes. A link whose flows changed is recomputed. If its level moved, the links that its flows also
+// use are looked at, but only those whose level is above the change, because the others cannot notice it. It ends for
+// the same reason that the solution is unique: the lowest links are right once they were looked at, and then the next.
 //
 // Flows over the same route always have the same rate, so the unit here is the route, with the weight of all its flows.
 #pragma once
@@ -44,7 +44,7 @@ public:
   void set_capacity(std::uint32_t link, Level capacity);
 
   void add_weight(std::uint32_t route, std::int64_t delta);
-  // Puts the route on the list of `touched` routes.
+  // Adds the route to the list of `touched` routes.
   void touch(std::uint32_t route);
   void solve();
 
