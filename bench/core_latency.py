@@ -37,7 +37,7 @@ ROUNDS = 2_000
 
 
 def measure(command: list[str], records: int) -> list[float]:
-    """Sorted round trips in microseconds; every request comes with so many records before it."""
+    """Sorted round trips in microseconds. Every request comes with a number of other records before it."""
     import conftest  # noqa: F401 (the protocol's code)
     from fakes import BLOCKING, FOREGROUND, FakeAgent, FakeRank
 

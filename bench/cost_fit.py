@@ -41,7 +41,7 @@ def rows(path: Path) -> list[Row]:
 
 
 def points(all_rows: Iterable[Row]) -> list[Known]:
-    """The same as points of a table, as far as the roofline knows their work."""
+    """The same rows as points of a table, as far as the roofline knows their work."""
     analysed = ((analyse(ROOFLINE, signature, operator), ns) for signature, operator, ns in all_rows)
     return [Known(analysis.work, ns) for analysis, ns in analysed if analysis is not None]
 

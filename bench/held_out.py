@@ -22,7 +22,8 @@ from eidolon_simcore.costs.roofline import Roofline
 
 PARTS = 5
 BARS = {"GEMM": 0.05, "attention forward": 0.05, "attention backward": 0.06}
-#: What the cost of a shape depends on, besides its group: of library calls all attributes, of kernels the operator's.
+#: What the cost of a shape depends on besides its group: all attributes of a library call, and those of the operator
+#: for a kernel.
 Shape = tuple[str, str]
 
 

@@ -45,7 +45,9 @@ SIGNATURES: list[tuple[int, str, str, dict[str, int]]] = [
 
 
 class Run:
-    """A simulation with ranks that train: kernels on one stream, all-reduces on another, a mark a step."""
+    """A simulation with ranks that train. They have kernels on one stream, all-reduces on another, and a mark in each
+    step.
+    """
 
     def __init__(self, out: Path, ranks: int, account: bool, kernels: int = KERNELS, sinks: Any = ()) -> None:
         servers = max(1, ranks // GPUS)
@@ -78,7 +80,9 @@ class Run:
         self.simulation.advance(0.0)
 
     def step(self) -> list[list[tuple[int, pb.AgentMessage]]]:
-        """One step of every rank, in batches as agents send them: rounds of (rank, message), for :meth:`play`."""
+        """One step of every rank, in batches as agents send them. It is a list of rounds of (rank, message), for
+        :meth:`play`.
+        """
         rounds = []
         for first in range(0, LAYERS, BATCH):
             layers = range(first, first + BATCH)
@@ -88,7 +92,7 @@ class Run:
         return rounds
 
     def play(self, rounds: list[list[tuple[int, pb.AgentMessage]]]) -> int:
-        """Lets the core have them; returns the number of records."""
+        """Gives them to the core, and returns the number of records."""
         for messages in rounds:
             for rank, message in messages:
                 self._send(rank, message)
@@ -140,7 +144,7 @@ class Scraper(threading.Thread):
         self.over = threading.Event()
 
     def run(self) -> None:
-        """Asks until it is over."""
+        """Asks for the pages until the measurement is over."""
         while not self.over.wait(1.0):
             if self.snapshot is not None:
                 metrics.page(self.snapshot)

@@ -121,7 +121,9 @@ def _attention(facts: dict[str, Any], kernels: list[dict[str, Any]]) -> Iterator
 
 
 def _convolution(facts: dict[str, Any], kernels: list[dict[str, Any]]) -> Iterator[Row]:
-    """Forward, gradient of the input (none for images, c = 3), gradient of the weight, in this order."""
+    """The signatures of the forward pass, of the gradient of the input (none for images, where c = 3) and of the
+    gradient of the weight, in this order.
+    """
     n, c, k, r, stride, side = (facts[key] for key in ("n", "c", "k", "r", "stride", "h"))
     padding = 0 if r == stride else r // 2
     out = (side + 2 * padding - r) // stride + 1
@@ -159,7 +161,7 @@ def _elementwise(op: str, facts: dict[str, Any], kernel: dict[str, Any]) -> Row:
 
 
 def _operator(name: str, moved: int) -> Signature:
-    """An operator whose kernel moves so many bytes."""
+    """An operator whose kernel moves this number of bytes."""
     return Signature("op", name, {"bytes": moved, "written": 1})
 
 

@@ -20,7 +20,7 @@ PAIRS = 30
 
 
 def speed(run: Run) -> tuple[float, float, int]:
-    """Records per second of processor time of this thread and of the process; how many there were."""
+    """Records per second of processor time of this thread and of the process, and the number of records."""
     rounds = run.step()
     thread, process = time.thread_time(), time.process_time()
     sent = run.play(rounds)

@@ -63,7 +63,7 @@ class Echo(pb_grpc.SimulationServicer):
 
 
 def serve(pipe: Connection) -> None:
-    """Serves :class:`Echo` until something comes through the pipe, which is told the port first."""
+    """Sends the port through the pipe, and then serves :class:`Echo` until something comes back through it."""
     server = grpc.server(futures.ThreadPoolExecutor(4))
     pb_grpc.add_SimulationServicer_to_server(Echo(), server)
     pipe.send(server.add_insecure_port("127.0.0.1:0"))
@@ -73,7 +73,7 @@ def serve(pipe: Connection) -> None:
 
 
 def play(directory: Path, calls: int, pipe: Connection) -> None:
-    """Plays a rank that asks so many times; sends the seconds of each call through the pipe."""
+    """Plays a rank that asks a number of times, and sends the seconds of each call through the pipe."""
     writer = RingWriter(directory)
     times = []
     for _ in range(calls):
@@ -87,7 +87,7 @@ def play(directory: Path, calls: int, pipe: Connection) -> None:
 
 
 def bare(core: str, calls: int) -> list[float]:
-    """Round trips of one record over a stream of our own."""
+    """The round trips of one record over a bare gRPC stream."""
     out: queue.SimpleQueue[pb.AgentMessage] = queue.SimpleQueue()
     record = np.zeros(1, EVENT_RECORD)
     record["flags"] = RecordFlag.BLOCKING
@@ -107,7 +107,7 @@ def bare(core: str, calls: int) -> list[float]:
 
 
 def show(label: str, times: list[float]) -> None:
-    """Prints how long calls took: 5th percentile, median, 99th percentile."""
+    """Prints how long calls took, as 5th percentile, median and 99th percentile."""
     low, median, high = np.percentile(np.array(times) * 1e6, [5, 50, 99])
     print(f"{label:32} {len(times):6} calls   5 % {low:7.0f} us   median {median:7.0f} us   99 % {high:7.0f} us")
 

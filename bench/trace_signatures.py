@@ -74,7 +74,7 @@ def read(path: Path) -> Iterator[Recorded]:
 
 
 def copies(path: Path) -> Iterator[tuple[Signature, int, float, float]]:
-    """The copies and sets of a trace, whoever asked for them: signature, bytes, begin and end in nanoseconds."""
+    """All copies and sets of a trace, each as signature, bytes, and begin and end in nanoseconds."""
     for event in _events(path):
         if event.get("cat") in ("gpu_memcpy", "gpu_memset"):
             signature = _copy(event) if event["cat"] == "gpu_memcpy" else Signature("set", "set", {})
@@ -141,7 +141,7 @@ def _recorded(signature: Signature, operator: Signature | None, kernels: list[di
 def _library(
     event: dict[str, Any], kernels: list[dict[str, Any]]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Kernels by library call, and those that PyTorch launched itself."""
+    """Divides kernels into those of each library call and those that PyTorch launched itself."""
     name = event["name"]
     if name in _GEMM_OPERATORS:
         return _divide(kernels, lambda k: "gemm" if _GEMM_KERNEL.search(k["name"]) else "")
@@ -212,13 +212,15 @@ def _contiguous(shape: list[int], strides: list[int]) -> bool:
 
 
 def _copy(event: dict[str, Any]) -> Signature:
-    """Named like "Memcpy HtoD (Pageable -> Device)"."""
+    """The signature of a copy or a set, by a name like "Memcpy HtoD (Pageable -> Device)"."""
     way = event["name"].split()[1].lower().replace("to", "2")
     return Signature("copy", way, {"pinned": int("Pageable" not in event["name"])})
 
 
 def _collective(event: dict[str, Any]) -> Signature:
-    """Named like "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(...)"; a send or a receive does not say which it is."""
+    """The signature of a collective, by a name like "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(...)". The name of a
+    send or a receive does not say which of the two it is.
+    """
     name = event["name"].split("(")[0].split("_")[1]
     return Signature("collective", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(), {})
 
@@ -239,7 +241,9 @@ def _kernel(kernel: dict[str, Any], event: dict[str, Any] | None) -> Signature:
 
 
 def _gemm(event: dict[str, Any]) -> Signature:
-    """Row-major (m, k) x (k, n) is cuBLAS's column-major (n, k) x (k, m): operands change places."""
+    """The signature of a product. Row-major (m, k) x (k, n) is column-major (n, k) x (k, m) to cuBLAS, so the operands
+    change places.
+    """
     arguments = event["args"]
     skip = int(event["name"] in ("aten::addmm", "aten::baddbmm"))
     (a, b), (sa, sb) = (arguments[key][skip : skip + 2] for key in ("Input Dims", "Input Strides"))

@@ -1,4 +1,4 @@
-"""Large files of `bench/truth`: each is read here, after its SHA-256 was compared with `SHA256SUMS` there.
+"""Reads the large files of `bench/truth`, after comparing the SHA-256 of each with `SHA256SUMS` there.
 
     python -m bench.truth_files     unpacks the folder that TorchTitan's runs start from, and prints its path
 

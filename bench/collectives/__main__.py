@@ -3,9 +3,9 @@
     python -m bench.collectives           tables of bus bandwidth and time, errors, the multi-node anchors
     python -m bench.collectives fit       fits the model's data anew
 
-Bus bandwidth is what nccl-tests calls so: ``2(n-1)/n`` of the bytes over the time for an all-reduce, ``(n-1)/n`` for
-all-gather, reduce-scatter and all-to-all. Sizes that were not fitted are marked ``*``; the error of a size is the mean
-over the package's rows of it (data types, NCCL versions).
+Bus bandwidth is defined as in nccl-tests: ``2(n-1)/n`` of the bytes over the time for an all-reduce, and ``(n-1)/n`` of
+them for all-gather, reduce-scatter and all-to-all. Sizes that were not fitted are marked ``*``. The error of a size is
+the mean over the package's rows of it (data types, NCCL versions).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eidolon_simcore import catalogue
 from eidolon_simcore.costs import hostcost
 from eidolon_simcore.fabric import tuner
 
-#: What torch calls for an operation issued from the host; what else it calls costs the host next to nothing.
+#: The calls that torch makes for an operation that the host issues. Its other calls cost the host next to nothing.
 CALLS = {
     "all_reduce": ("ncclAllReduce",),
     "all_gather": ("ncclAllGather",),
@@ -30,11 +30,11 @@ CALLS = {
     "broadcast": ("ncclBroadcast",),
     "send": ("ncclSend", "ncclRecv"),
 }
-OUTLIERS = {("all_reduce", 1 << 20), ("all_reduce", 1 << 28)}  #: of the host-issued truth, as its README says
+OUTLIERS = {("all_reduce", 1 << 20), ("all_reduce", 1 << 28)}  #: of the host-issued truth (see its README)
 
 
 def bus_gb_per_s(p: Point, us: float) -> float:
-    """Bus bandwidth in GB/s as nccl-tests counts it, of a point that takes so many microseconds."""
+    """The bus bandwidth of a point that takes ``us`` microseconds, in GB/s as nccl-tests counts it."""
     factor = 1.0 if p.op in ("broadcast", "send") else tuner.steps(p.op, p.ranks) / p.ranks
     return factor * p.bytes / us / 1e3
 
@@ -48,7 +48,7 @@ def size_text(size: int) -> str:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean; NaN without values."""
+    """The arithmetic mean, or NaN without values."""
     return sum(values) / len(values) if values else math.nan
 
 
@@ -122,7 +122,9 @@ def graphs() -> None:
 
 
 def host() -> None:
-    """Compares with calls from the host, which take the longer of the issue (by the host cost table) and the call."""
+    """Compares with calls from the host. Such a call takes the longer of the time to issue it (by the host cost table)
+    and its own time.
+    """
     chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
     errors: dict[tuple[str, int], list[float]] = defaultdict(list)
     for p in measured.host():

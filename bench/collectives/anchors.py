@@ -1,7 +1,7 @@
-"""What is known of clusters: the model's figure beside the published one.
+"""Prints figures that are published for clusters beside those of the model.
 
-Sources: the anchors of 8 GPUs are the package's tables (half, 256 MiB unless stated); NIC and cluster figures are what
-users report of their machines.
+The figures for 8 GPUs are from the package's tables (half precision, 256 MiB unless stated). Those for NICs and
+clusters are what users report of their machines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def network(gpu: str, servers: int, **fields: object) -> Network:
-    """The fabric of servers with eight of these GPUs each; ``fields`` are those of ``spec.network``."""
+    """The fabric of servers with eight of these GPUs each. ``fields`` are those of ``spec.network``."""
     model = catalogue.gpu(gpu)
     made = settings.parse(
         fields,
@@ -28,7 +28,7 @@ def network(gpu: str, servers: int, **fields: object) -> Network:
 
 
 def gpus(servers: int) -> list[Port]:
-    """All GPUs of so many servers."""
+    """All GPUs of this number of servers."""
     return [Port(server, device) for server in range(servers) for device in range(8)]
 
 

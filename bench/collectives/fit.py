@@ -2,10 +2,10 @@
 
     python -m bench.collectives fit
 
-For each GPU and operation: lines of the ring's protocols (and of NVLS), jointly over 2, 4 and 8 ranks, so that the
-least of them follows the fitted points; H100 and H200 also see the forced protocols of 2 ranks. Then the logarithm of
-what is left at every fitted size becomes the correction. What nobody measured (broadcast, send and trees on other
-GPUs) is H100's, scaled by how the GPU's all-gather differs.
+For each GPU and operation, the lines of the ring's protocols and of NVLS are fitted together over 2, 4 and 8 ranks, so
+that the least of them follows the fitted points. For H100 and H200 the forced protocols of 2 ranks are fitted too. The
+logarithm of what is left at every fitted size then becomes the correction. What nobody measured (broadcast, send and
+trees on other GPUs) is taken from the H100 and scaled by how the GPU's all-gather differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from eidolon_simcore.fabric import tuner
 DATA = Path(tuner.__file__).parent.parent / "data" / "nccl.yaml"
 FIRST, STEP = 9, 2  #: fitted sizes are 2^9, 2^11, ...
 SMALL = 1 << 14  #: bytes up to which an all-to-all is sent in the same way by all versions
-START = {2: 3.2, 4: 4.5}  #: microseconds, a graph's launch among them; see `starts`
+START = {2: 3.2, 4: 4.5}  #: microseconds by ranks, including the launch of a graph; see `starts`
 
 Key = tuple[str, str]
 Lines = dict[Key, tuple[float, float, float, float]]
@@ -43,7 +43,7 @@ _GUESS: Lines = {
 
 
 def time_us(line: Sequence[float], op: str, algorithm: str, ranks: int, size: Any) -> Any:
-    """The tuner's formula inside a server, without the start."""
+    """The tuner's formula for the time inside a server, without the start."""
     base, hop, rate, extra = line
     return (
         base + hop * tuner.steps(op, ranks) + (tuner.chunks(op, algorithm, ranks) + extra) * size / ranks / rate / 1e3
@@ -51,7 +51,7 @@ def time_us(line: Sequence[float], op: str, algorithm: str, ranks: int, size: An
 
 
 def chosen(gpu: str, lines: Mapping[Key, object], p: Point) -> Key:
-    """What NCCL's tuner takes: of a ring's protocols and NVLS."""
+    """What NCCL's tuner chooses among the protocols of a ring and NVLS."""
     chooser = tuner.Tuner.of(catalogue.gpu(gpu))
     keys = [key for key in lines if key[0] != "nvls" or p.ranks > 2]
     return min(keys, key=lambda key: chooser.promised_us(p.op, *key, p.ranks, p.bytes, p.nccl))
@@ -60,7 +60,7 @@ def chosen(gpu: str, lines: Mapping[Key, object], p: Point) -> Key:
 def told_us(
     lines: Mapping[Key, Sequence[float]], op: str, ranks: int, size: Any, keys: Sequence[Key] | None = None
 ) -> Any:
-    """By the lines that NCCL takes; without ``keys`` by the quickest, as for an all-to-all."""
+    """The time by the lines that NCCL chooses. Without ``keys`` the quickest line counts, as for an all-to-all."""
     if keys is None:
         return np.minimum.reduce([time_us(line, op, algorithm, ranks, size) for (algorithm, _), line in lines.items()])
     sizes = np.asarray(size, float)
@@ -70,7 +70,7 @@ def told_us(
 def fit_lines(
     gpu: str, op: str, points: Sequence[Point], forced: Sequence[Point], guess: Lines, *, prior: float
 ) -> Lines:
-    """Least squares of the logarithms; outliers count little, ``prior`` is how much the guess does."""
+    """Fits lines by least squares of the logarithms. Outliers count little; ``prior`` is the weight of the guess."""
     keys = list(guess)
     ring = [i for i, key in enumerate(keys) if key[0] == "ring"]
     first = np.array([guess[key] for key in keys])
@@ -109,7 +109,7 @@ def fit_lines(
 
 
 def medians(points: Sequence[Point]) -> list[Point]:
-    """One point for all measurements of the same, before NCCL 2.29 and since (the later one comes later)."""
+    """One point for all measurements of the same work before NCCL 2.29, and one for all since, which comes later."""
     groups: dict[tuple[int, int, bool], list[float]] = defaultdict(list)
     for p in points:
         groups[p.ranks, p.bytes, p.nccl >= 22900].append(p.us)
@@ -120,7 +120,7 @@ def medians(points: Sequence[Point]) -> list[Point]:
 
 
 def corrections(gpu: str, op: str, lines: Lines, points: Sequence[Point]) -> dict[int, list[float]]:
-    """By ranks: ln(measured / formula) at the sizes of the table, from 2^FIRST bytes on."""
+    """The values of ln(measured / formula) by ranks, at the sizes of the table from 2^FIRST bytes on."""
     result = {}
     for ranks in sorted({p.ranks for p in points}):
         known = {int(math.log2(p.bytes)): p for p in points if p.ranks == ranks}
@@ -139,8 +139,9 @@ def _scaled(lines: Lines, slower: float, faster: float) -> Lines:
 
 
 def of_gpu(gpu: str, forced: Sequence[Point], hopper: Mapping[str, Lines]) -> tuple[dict[str, Lines], Train]:
-    """Lines of a GPU and what they were fitted to. Without forced protocols of its own, they are held near
-    ``hopper``'s."""
+    """The lines of a GPU and what they were fitted to. If it has no forced protocols of its own, its lines are held
+    near those of ``hopper``.
+    """
     moves = ("all_gather", "all_to_all")  # whatever the type
     points = [p for p in measured.tables(gpu) if not p.held_out and (p.dtype == "half" or p.op in moves)]
     faster = catalogue.gpu(gpu).nvlink_bytes_per_s / 450e9
@@ -176,7 +177,7 @@ def of_gpu(gpu: str, forced: Sequence[Point], hopper: Mapping[str, Lines]) -> tu
 
 
 def unmeasured(lines: dict[str, dict[str, Lines]], forced: Sequence[Point]) -> None:
-    """Broadcast, send and tree: fitted on Hopper, scaled for the others."""
+    """The lines for broadcast, send and tree, which were fitted on Hopper and are scaled for the others."""
     graphs = [p._replace(us=p.us - START[p.ranks]) for p in measured.graphs() if p.op == "broadcast"]
     own = [p._replace(us=p.us - START[2]) for p in forced if p.op == "broadcast" and p.protocol]
     ring_guess = {key: line for key, line in _GUESS.items() if key[0] == "ring"}
@@ -207,7 +208,9 @@ def unmeasured(lines: dict[str, dict[str, Lines]], forced: Sequence[Point]) -> N
 
 
 def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
-    """What a launch adds to the model that the tables gave, and what is left by size, smoothed over an octave."""
+    """What a launch adds to the model that follows from the tables, and what is then left by size, smoothed over an
+    octave.
+    """
     chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
     graphs = list(measured.graphs())
     start: dict[int, float] = {}
@@ -228,7 +231,7 @@ def starts() -> tuple[list[float], dict[str, dict[int, list[float]]]]:
 
 
 def model_us(chooser: tuner.Tuner, p: Point) -> float:
-    """Microseconds that the model as it stands gives for a point, without NVLS and without a launch."""
+    """The microseconds that the present model gives for a point, without NVLS and without a launch."""
     return chooser.choose(p.op, p.bytes, tuner.Shape(p.ranks), tuner.Options(nvls=False), launched=False).us
 
 
@@ -268,8 +271,8 @@ tuner: # inside a domain; NVLS: a latency of its own, no steps
     Simple: [.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9]
 """
 
-#: What NCCL's tuner goes by: GB/s of all channels of a ring, what LL has at most, what LL128 has from NCCL 2.29 on, and
-#: NVLS for each GPU. The last two of a B200 are where the tables' times jump.
+#: The figures by which NCCL's tuner chooses: GB/s of all channels of a ring, the most that LL has, what LL128 has from
+#: NCCL 2.29 on, and NVLS for each GPU. The last two of a B200 are where the tables' times jump.
 TUNER = {
     "a100-80gb-sxm": (240, 87.7, 240, 0),
     "h100-sxm": (360, 141, 440, 45),

@@ -1,17 +1,17 @@
-"""What the model says of sizes that it was not fitted to, between those that it was.
+"""Checks the model at sizes that it was not fitted to, which lie between those that it was fitted to.
 
-Three ways, all printed by ``python -m bench.collectives held``:
+There are three ways, and ``python -m bench.collectives held`` prints all of them:
 
-*Leave one out*: each point of the H100 graphs is told from the tables' model, the start of a launch, and what is left
-at the **other** sizes, smoothed as the fit does. A size's nearest neighbours are then a factor of four away, twice as
-far as any size between the listed ones is.
+*Leave one out*: each point of the H100 graphs is predicted from the tables' model, the start of a launch, and what is
+left at the **other** sizes, smoothed as in the fit. The nearest neighbours of a size are then a factor of four away,
+which is twice as far as any size between the listed ones is.
 
-*Between*: sizes that no fit has seen, on two H200, from four sweeps on three machines. They differ from each other as
-much as the model does from them (their difference is printed too), so the quickest counts: what disturbs a measurement
-makes it longer.
+*Between*: four sweeps on three machines give sizes that no fit has seen, on two H200. The sweeps differ from each other
+as much as the model differs from them, and their difference is printed too. The quickest sweep counts, because what
+disturbs a measurement makes it longer.
 
-*In the tables*: NCCL alone on two and four H100 at the sizes that were held out of the fit (gaps are as wide as between
-the listed ones).
+*In the tables*: NCCL alone is compared on two and four H100, at the sizes that were held out of the fit. Their gaps are
+as wide as those between the listed sizes.
 """
 
 from __future__ import annotations
@@ -67,14 +67,15 @@ def leave_one_out() -> list[Told]:
 
 
 def dips(told: Sequence[Told]) -> set[Point]:
-    """Points that took less time than a quarter of their bytes did: what no curve that rises with size can follow."""
+    """Points that took less time than a quarter of their bytes did. No curve that rises with size can follow them."""
     at = {(p.op, p.ranks, p.bytes): p.us for p in measured.graphs()}
     return {p for p, _ in told if p.us < at[p.op, p.ranks, p.bytes // 4]}
 
 
 def between() -> tuple[list[Told], list[float]]:
-    """Errors of the H100's model at sizes between the listed ones on two H200, and by how much each of the sweeps is
-    slower than the quickest."""
+    """The errors of the H100's model at sizes between the listed ones on two H200, and by how much each sweep is slower
+    than the quickest.
+    """
     chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
     listed = {p.bytes for p in measured.graphs()}
     own = (p for p in measured.forced() if not p.algorithm and not p.protocol)
@@ -93,8 +94,10 @@ def between() -> tuple[list[Told], list[float]]:
 
 
 def in_tables(ranks: int) -> list[Told]:
-    """The H100's tables at held-out sizes, each half-way between two that were fitted, as the sizes between the listed
-    ones are; a size's time is the median of its rows (types, versions), as is its error."""
+    """The errors in the H100's tables at the held-out sizes, each of which lies half-way between two fitted ones, as
+    sizes between the listed ones do. The time of a size is the median of its rows (types, versions), and so is its
+    error.
+    """
     chooser = tuner.Tuner.of(catalogue.gpu("h100-sxm"))
     of_size: dict[tuple[str, int], list[Told]] = {}
     for p in measured.tables("h100-sxm"):
@@ -106,7 +109,7 @@ def in_tables(ranks: int) -> list[Told]:
 
 
 def show() -> None:
-    """Prints all three."""
+    """Prints the results of all three ways."""
     told = leave_one_out()
     _line("H100 in graphs, each size left out in turn", told)
     without = dips(told)

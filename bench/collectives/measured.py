@@ -1,4 +1,4 @@
-"""What was measured, by whom, and which of it is for fitting.
+"""Lists what was measured, by whom, and which part of it the model is fitted to.
 
 ========================== =========================================================================================
 tables                     NCCL of ``aiconfigurator-core`` (PyPI, Apache-2.0; extra `bench`): nccl-tests
@@ -16,7 +16,8 @@ sweeps                     ``h200_x2_graph.jsonl``: ``coll_graph.py`` as it is, 
                            2.28.9, NVLS off), 2026-11-28. Not fitted.
 ========================== =========================================================================================
 
-What was measured in graphs holds a part of a graph's launch (:data:`GRAPH_LAUNCH_US`), which a run charges on its own.
+A time that was measured in a graph holds a part of the graph's launch (:data:`GRAPH_LAUNCH_US`), which a run counts
+separately.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from eidolon_simcore.costs import hostcost
 HERE = Path(__file__).parent
 TRUTH = HERE.parent / "truth"
 
-#: Our name of a GPU and the package's.
+#: Our name of a GPU, and that of the package.
 GPUS = {
     "a100-80gb-sxm": "a100_sxm",
     "h100-sxm": "h100_sxm",
@@ -41,7 +42,8 @@ GPUS = {
     "b200-sxm": "b200_sxm",
 }
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-#: What a call's time in a graph holds of the launch between the event before it and its first call: 20 calls share one.
+#: The part of a graph's launch that the time of a call holds. 20 calls share the launch between the event before the
+#: graph and its first call.
 GRAPH_LAUNCH_US = hostcost.table().call_ns("cudaGraphLaunch") / 1e3 / 20
 _ELEMENT_BYTES = {"half": 2, "int8": 1, "float": 4}
 
@@ -60,7 +62,7 @@ class Point(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Whether the fit leaves the point out: every second power of two."""
+        """Whether the fit leaves the point out, as it does with every second power of two."""
         return self.bytes & (self.bytes - 1) == 0 and int(math.log2(self.bytes)) % 2 == 0
 
 
@@ -70,7 +72,9 @@ def have_tables() -> bool:
 
 
 def tables(gpu: str) -> list[Point]:
-    """The package's points of a GPU, from NCCL 2.25 on where there are such; an all-to-all also of older ones."""
+    """The package's points of a GPU from NCCL 2.25 on, if there are any. Those of an all-to-all are also from older
+    versions.
+    """
     import pyarrow.parquet as parquet  # type: ignore[import-not-found]
 
     spec = importlib.util.find_spec("aiconfigurator_core")
@@ -98,7 +102,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def graphs() -> Iterator[Point]:
-    """Collectives of two and four H100 from CUDA graphs: no host time is in them."""
+    """Collectives of two and four H100 from CUDA graphs, so that no host time is in them."""
     for row in _rows(TRUTH / "h100_collectives_graph.jsonl"):
         for op, us in row.items():
             if op not in ("world", "bytes"):
@@ -123,7 +127,7 @@ def forced() -> Iterator[Point]:
 
 
 def profile(what: str) -> Iterator[Point]:
-    """What the profiler measured on two H200; ``what`` is ``graph`` or ``issued``."""
+    """What the profiler measured on two H200. ``what`` is ``graph`` or ``issued``."""
     for row in _rows(HERE / "h200_x2_profile.jsonl"):
         if row["what"] == what:
             yield Point(row["op"], 2, row["bytes"], row["us"])

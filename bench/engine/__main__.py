@@ -29,7 +29,7 @@ import simgrid_oracle
 
 
 def line(name: str, ours: float, unit: str, bar: float | None, baseline: str) -> None:
-    """Prints a rate, its bar (None: it has none) and what is known of the baseline."""
+    """Prints a rate, its bar (None if it has none) and what is known of the baseline."""
     verdict = "" if bar is None else f"  bar {bar:>12,.0f}  {'met' if ours >= bar else 'MISSED'}"
     print(f"{name:44} {ours:>14,.0f} {unit:9}{verdict:32} {baseline}", flush=True)
 
@@ -52,7 +52,7 @@ def resident_mib() -> float:
 
 
 def kernels(count: int, every: int) -> NDArray[np.void]:
-    """Operations of one stream: kernels, and a synchronisation in the place of each ``every``-th."""
+    """Operations of one stream, which are kernels, with a synchronisation in place of each ``every``-th."""
     rng = np.random.default_rng(0)
     ops = np.zeros(count, OPERATION)
     ops["seq"], ops["op"] = np.arange(count), Op.WORK
@@ -62,7 +62,7 @@ def kernels(count: int, every: int) -> NDArray[np.void]:
 
 
 def feed(engine: Engine, ops: NDArray[np.void], every: int) -> int:
-    """Gives operations to an engine in blocks and takes the answers; returns how many spans came out."""
+    """Gives operations to an engine in blocks and takes the answers. Returns how many spans came out."""
     engine.add_rank(0)
     engine.add_lane(0, 0, 0)
     spans = 0
@@ -74,7 +74,9 @@ def feed(engine: Engine, ops: NDArray[np.void], every: int) -> int:
 
 
 def stream() -> None:
-    """One rank, one stream, a synchronisation every 1,000 kernels; from columns in to final spans out."""
+    """One rank with one stream and a synchronisation every 1,000 kernels. It is measured from columns in to final spans
+    out.
+    """
     ops = kernels(2_000_000, 1000)
     for name, optimistic in (("conservative", False), ("optimistic", True)):
         rate = len(ops) / cpu(lambda o=optimistic: feed(NativeEngine(optimistic=o), ops, 1000))  # type: ignore[misc]
@@ -82,7 +84,9 @@ def stream() -> None:
 
 
 def coupled() -> None:
-    """The same stream on a device whose rates depend on what else runs: no prefix sums, one event a kernel."""
+    """The same stream on a device whose rates depend on what else runs. There are no prefix sums, and each kernel is an
+    event.
+    """
     ops = kernels(500_000, 1000)
 
     def run() -> None:
@@ -102,7 +106,7 @@ def coupled() -> None:
 
 
 def replay(tree: FatTree, flows: Flows, *, journal: bool = False, block: int = 1000) -> tuple[float, NDArray[np.int64]]:
-    """CPU seconds to simulate the flows, told in blocks in order, and their ends."""
+    """The CPU seconds to simulate the flows, which are given in blocks in order, and their ends."""
     network = tree.network(journal=journal)
     routes, ones = numbers(network, flows), np.ones(len(flows), np.int64)
 
@@ -132,7 +136,7 @@ def simgrid(tree: FatTree, flows: Flows) -> str:
 
 
 def churns() -> None:
-    """Random flows on fat trees: as one ends, another begins."""
+    """Random flows on fat trees. As one ends, another begins."""
     for hosts, concurrent, count, few, bar in ((1024, 4096, 24_096, 4_596, 20_000), (128, 512, 60_512, 3_512, 100_000)):
         tree = FatTree(hosts)
         flows = churn(tree, concurrent, count)
@@ -147,7 +151,7 @@ def churns() -> None:
 
 
 def ring() -> None:
-    """Ring steps of 1,024 hosts: every host sends to the next, all wait for all. As collectives of one rank."""
+    """Ring steps of 1,024 hosts, as collectives of one rank. Every host sends to the next, and all wait for all."""
     tree = FatTree(1024)
     steps = 2000
 
@@ -184,7 +188,9 @@ def ring() -> None:
 
 
 def late() -> None:
-    """10^5 flows of the churn of 1,024 hosts; 1 % come up to 500 arrivals late; a time is asked for every 1,000."""
+    """10^5 flows of the churn of 1,024 hosts. 1 % of them come up to 500 arrivals late, and a time is asked for every
+    1,000.
+    """
     tree = FatTree(1024)
     flows = churn(tree, 4096, 104_096)
     routes_of = flows.routes
@@ -233,7 +239,7 @@ def late() -> None:
 
 
 def memory() -> None:
-    """10^7 operations of two ranks: kernels, recordings (keys are never reused), collectives, synchronisations."""
+    """10^7 operations of two ranks: kernels, recordings (keys are never reused), collectives and synchronisations."""
     for optimistic in (False, True):
         engine = NativeEngine(optimistic=optimistic, expected_ranks=2)
         link = engine.link(10**10)
@@ -271,7 +277,7 @@ def memory() -> None:
 
 
 def ranks() -> None:
-    """1,024 ranks, 4,000 kernels and 300 collectives each (event, wait, collective on a second stream), one step."""
+    """One step of 1,024 ranks with 4,000 kernels and 300 collectives each (event, wait, collective on stream 2)."""
     world, runs, each = 1024, 300, 13
     engine = NativeEngine(expected_ranks=world)
     tree = FatTree(world)

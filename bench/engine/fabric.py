@@ -26,19 +26,19 @@ class Flows:
         return len(self.routes)
 
     def first(self, count: int) -> Flows:
-        """The first of them."""
+        """The first ``count`` flows."""
         return Flows(self.starts[:count], self.routes[:count], self.sizes[:count])
 
 
 class FatTree:
-    """Links by number: hosts up, hosts down, leaves up, leaves down."""
+    """The links of the tree by number: hosts up, hosts down, leaves up, leaves down."""
 
     def __init__(self, hosts: int) -> None:
         self.hosts = hosts
         self.links = 4 * hosts  # host up, host down, leaf up, leaf down
 
     def route(self, source: int, target: int, spine: int) -> tuple[int, ...]:
-        """Links from one host to another; ``spine`` matters between two leaves."""
+        """The links from one host to another. ``spine`` matters only between two leaves."""
         up, down = source, self.hosts + target
         if source // RADIX == target // RADIX:
             return up, down
@@ -59,7 +59,7 @@ class FatTree:
         return [self.route(i, (i + 1) % self.hosts, i % RADIX) for i in range(self.hosts)]
 
     def network(self, *, journal: bool) -> _engine.Network:
-        """A network with the tree's links; with ``journal`` it can go back in time."""
+        """A network with the tree's links. With ``journal`` it can go back in time."""
         network = _engine.Network(journal=journal)
         for _ in range(self.links):
             network.link(LINK_BYTES_PER_S)
@@ -67,7 +67,9 @@ class FatTree:
 
 
 def churn(tree: FatTree, concurrent: int, count: int, seed: int = 1) -> Flows:
-    """Random flows of 1 to 100 MB, always ``concurrent`` at a time: one begins as one ends. They can be replayed."""
+    """Random flows of 1 to 100 MB, of which always ``concurrent`` run at a time: one begins as one ends. They can be
+    replayed.
+    """
     rng = random.Random(seed)
     network = tree.network(journal=False)
     starts, routes, sizes = [], [], []
@@ -90,7 +92,7 @@ def churn(tree: FatTree, concurrent: int, count: int, seed: int = 1) -> Flows:
 
 
 def numbers(network: _engine.Network, flows: Flows) -> NDArray[np.int64]:
-    """Route numbers: a topology hands them out once, so this is no part of what is measured."""
+    """The numbers of the routes. A topology hands them out once, so this is no part of what is measured."""
     return np.array([network.route(route) for route in flows.routes], np.int64)
 
 

@@ -1,7 +1,8 @@
-"""Held against real GPUs: runs the lines of `bench/truth/h100.jsonl` through `eidolon run` and prints the errors.
+"""Compares simulated runs with real ones: runs `bench/truth/h100.jsonl` through `eidolon run`, prints the errors.
 
-`bench/truth` is what a user brings (plain scripts that know of no simulator) and what real H100s answered. A line's own
-arguments are run unchanged on as many emulated GPUs as it had; what the script prints is compared:
+`bench/truth` is what a user brings (plain scripts that know of no simulator) and what real H100s answered. The
+arguments of each line are run unchanged, on as many emulated GPUs as the real run had. Then what the script prints is
+compared:
 
 * the caching allocator's peaks, which a real machine repeats to the byte,
 * the step time: against the median where the run is bound by the GPU, against [min, max] where it is bound by the host.
@@ -13,12 +14,12 @@ arguments are run unchanged on as many emulated GPUs as it had; what the script 
     python -m bench.fidelity --frameworks [--only TEXT] [--host-memory SIZE] [--json FILE]
 
 ``--traces`` compares steps with the profiler traces of the same steps, kernel by kernel (:mod:`.traces`);
-``--frameworks`` runs `h100_x4_frameworks.jsonl` (:mod:`.frameworks`). Both need `make setup-frameworks` for what is
-TorchTitan's, DeepSpeed's and Megatron's.
+``--frameworks`` runs `h100_x4_frameworks.jsonl` (:mod:`.frameworks`). Both need `make setup-frameworks` for the runs of
+TorchTitan, DeepSpeed and Megatron.
 
 ``python -m bench.fidelity.predictions`` is for runs on eight GPUs, which nobody has measured yet (:mod:`.predictions`).
 
 43 lines of both GPUs took 95 s on 32 cores. ``--gpu h200`` takes the runs of `h200.jsonl` on H200s. ``--subset
---regressions`` is the short report for CI: three lines, and it fails only where a step time is worse than it was
-(`baseline.json`) by more than a percent of the step.
+--regressions`` is the short report for CI. It runs three lines, and fails only where the error of a step time is
+greater than before (`baseline.json`) by more than a percent of the step.
 """

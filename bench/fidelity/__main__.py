@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _each(run: Callable[[Any], Any], chosen: list[Any], jobs: int) -> Any:
-    """Pairs of what was to be run and what came of it, each as soon as it and all before it are there."""
+    """Yields pairs of what was to be run and its result, each as soon as it and all before it are there."""
     return zip(chosen, ThreadPoolExecutor(jobs).map(run, chosen), strict=True)
 
 
@@ -171,7 +171,7 @@ def _one_trace(name: str, found: traces.Comparison) -> dict[str, Any]:
 
 
 def _relative(pairs: list[tuple[traces.Sum, traces.Sum]]) -> float | None:
-    """The error of a sum of device time; None where the real step has none of it."""
+    """The relative error of a sum of device time. None if the real step has none of it."""
     real, here = (sum(pair[side][1] for pair in pairs) for side in (0, 1))
     return here / real - 1 if real else None
 
@@ -248,7 +248,7 @@ def _frameworks(arguments: argparse.Namespace) -> None:
 
 
 def _list(values: tuple[float, ...]) -> str:
-    """Values that repeat are told once."""
+    """A list of values in which those that repeat stand once."""
     return ", ".join(f"{value:g}" for value in dict.fromkeys(values))
 
 

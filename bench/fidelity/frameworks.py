@@ -1,10 +1,10 @@
 """Real runs of frameworks: how each is started, and what its output says of speed and memory.
 
-Those on four H100 are the shared truth, `bench/truth/h100_x4_frameworks.jsonl`; those on one and two H200 were measured
-with its scripts.
+The runs on four H100 are the shared truth, `bench/truth/h100_x4_frameworks.jsonl`. Those on one and two H200 were
+measured with its scripts.
 
-TorchTitan prints tokens per second and GPU for every step, and the memory that rank 0 has reserved; `ds.py` and `mg.py`
-a step time and both peaks, `mg.py` those of every rank. Steps count from the third.
+TorchTitan prints tokens per second and GPU for every step, and the memory that rank 0 has reserved. `ds.py` and `mg.py`
+print a step time and both memory peaks; `mg.py` prints those of every rank. The first two steps do not count.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from bench.fidelity import running
 from bench.fidelity.truth import TRUTH, outside
 
 RUNS = {"h100": TRUTH / "h100_x4_frameworks.jsonl", "h200": Path(__file__).with_name("h200_frameworks.jsonl")}
-FIRST_STEP = 3  #: of those that count, from 1; before it a real machine warms up
-STEPS = 10  #: of TorchTitan
-#: All others were bound by their hosts: their steps vary by 10 to 50 %, or take far longer than their kernels.
+FIRST_STEP = 3  #: number of the first step that counts, from 1; a real machine warms up before it
+STEPS = 10  #: of a run of TorchTitan
+#: Runs that were bound by their GPUs. All others were bound by their hosts: their steps vary by 10 to 50 %, or take far
+#: longer than their kernels.
 GPU_BOUND = ("llama3-8B-fsdp4", "llama3-8B-fsdp8", "llama3-8B-fsdp2", "llama3-8B-tp2", "llama3-8B-pp2")
 _STEP = re.compile(r"step: +(\d+) .*memory: +([\d.]+)GiB.* tps: +([\d,]+) +tflops: +([\d.,]+) +mfu: +([\d.]+)%")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -32,12 +33,14 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a run says of itself. Memory: a list over steps (TorchTitan, GiB) or ranks (the others, MiB)."""
+    """What a run prints about itself. Memory is a list over steps (TorchTitan, in GiB) or over ranks (the others, in
+    MiB).
+    """
 
     unit: str  #: of the speed: tokens/s or ms a step
-    speeds: tuple[float, ...]  #: of the steps that count; or the least, the median, the greatest
+    speeds: tuple[float, ...]  #: those of the steps that count; or the least, the median and the greatest of them
     speed: float  #: their median
-    allocated: tuple[float, ...]  #: empty where it does not say
+    allocated: tuple[float, ...]  #: empty if the run does not print it
     reserved: tuple[float, ...]
 
 
@@ -55,24 +58,24 @@ class Line:
 
     @property
     def name(self) -> str:
-        """TorchTitan's by name, others by script and arguments."""
+        """The name of the run: a name of its own for TorchTitan, script and arguments for the others."""
         return str(self.fields["name"] if self.titan else f"{self.fields['script']} {self.fields['args']}".strip())
 
     @property
     def host_bound(self) -> bool:
-        """Whether the host sets the pace of its steps."""
+        """Whether the host sets the pace of the run's steps."""
         return self.name not in GPU_BOUND
 
     @property
     def cwd(self) -> Path:
-        """The folder that it is started from."""
+        """The folder from which the run is started."""
         if self.titan:
             return truth_files.titan()
         return TRUTH if (TRUTH / self.fields["script"]).exists() else TRUTH / "frameworks"
 
     @property
     def site(self) -> Path | None:
-        """The environment that has what it imports; None: the one that is active."""
+        """The environment that has what the run imports. None stands for the active one."""
         return None if self.cwd == TRUTH else running.FRAMEWORKS
 
     def cluster(self) -> list[str]:
@@ -81,7 +84,7 @@ class Line:
         return options if self.titan else [*options, "--launcher", "torchrun"]
 
     def command(self, steps: int = STEPS) -> list[str]:
-        """What it runs, unchanged but for TorchTitan's number of steps."""
+        """The command of the run, in which only TorchTitan's number of steps differs."""
         arguments = shlex.split(self.fields["args"])
         if not self.titan:
             return [str(self.cwd / self.fields["script"]), *arguments]
@@ -98,8 +101,9 @@ class Line:
         return _of_result(self.fields)
 
     def printed(self, output: str) -> list[dict[str, Any]]:
-        """The lines, in the form of this one, that the output of a run of :meth:`command` is worth; none: it did not
-        get to its end."""
+        """The lines, in the form of this one, that follow from the output of a run of :meth:`command`. There are none
+        if it did not get to its end.
+        """
         if not self.titan:
             return [json.loads(text) for text in re.findall(r"RESULT (\{.*\})", output)]
         found = {int(n): row for n, *row in _STEP.findall(_COLOUR.sub("", output))}
@@ -110,7 +114,7 @@ class Line:
         return [{"tps": tps, "tflops": tflops, "mfu": mfu, "memory_gib": gib}]
 
     def read(self, output: str) -> Figures | None:
-        """What a run of :meth:`command` printed; None: it did not get to its end."""
+        """What a run of :meth:`command` printed. None if it did not get to its end."""
         printed = self.printed(output)
         return Line({**self.fields, **printed[0]}).real() if printed else None
 
@@ -121,13 +125,15 @@ def lines(gpu: str = "h100") -> list[Line]:
 
 
 def run(line: Line, out: Path, limit_s: float, options: Sequence[str] = ()) -> running.Done:
-    """The same on emulated GPUs, with more options of `eidolon run`."""
+    """Runs the same on emulated GPUs, with further options of `eidolon run`."""
     cluster = [*line.cluster(), *options]
     return running.run(cluster, line.command(), out=out, limit_s=limit_s, cwd=line.cwd, site=line.site)
 
 
 def speed_error(line: Line, here: Figures) -> float:
-    """Relative, of tokens/s or of the step time: against the median, or the distance outside of what was measured."""
+    """The relative error of tokens/s or of the step time. It is taken against the median, or for a run bound by its
+    host as the distance outside of what was measured.
+    """
     real = line.real()
     if not line.host_bound:
         return here.speed / real.speed - 1
@@ -135,7 +141,9 @@ def speed_error(line: Line, here: Figures) -> float:
 
 
 def memory_error(real: Sequence[float], here: Sequence[float]) -> float | None:
-    """That of the step or rank that is farthest off, relative; None where the real run does not say."""
+    """The relative error of the memory in the step or on the rank where it is greatest. None if the real run does not
+    state it.
+    """
     if not real:
         return None
     return max((b / a - 1 for a, b in zip(real, here, strict=True)), key=abs)

@@ -1,16 +1,16 @@
-"""Predictions: runs on a server of eight GPUs, simulated and written down before anybody measured them.
+"""Predictions: runs on a server with eight GPUs, which are simulated and written down before anybody measures them.
 
-Every other figure of this package is of a run whose truth was there when the simulator was made. These are not: the
-lines of `predicted/GPU_xN.jsonl` are what the simulator says, in the form in which a real machine's go into
+For every other figure of this package the truth was there when the simulator was made. Here it is not. The lines of
+`predicted/GPU_xN.jsonl` are what the simulator says, in the form in which those of a real machine go into
 `bench/truth/GPU_xN.jsonl`, and they are committed first.
 
     python -m bench.fidelity.predictions simulate [--gpu h200] [--only TEXT]      writes predicted/h200_x8.jsonl
     python -m bench.fidelity.predictions measure --out FILE [--only TEXT]         the same on this machine's own GPUs
     python -m bench.fidelity.predictions compare [--gpu h200]                     prints the errors
 
-All of them start the scripts of `bench/truth` in the same way. `simulate` and `measure` add what they have to their
-file run by run, and a run whose lines are there is not run again: one that was cut off goes on. `measure` needs nothing
-of Eidolon but `bench`; `--world 2` is for trying it on a smaller machine.
+All of them start the scripts of `bench/truth` in the same way. `simulate` and `measure` add to their file after each
+run, and do not repeat a run whose lines are there. So a series that was cut off goes on where it stopped. `measure`
+needs nothing of Eidolon but `bench`. `--world 2` is for trying it on a smaller machine.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broad
 
 
 def title(line: Line) -> str:
-    """What a run is called here."""
+    """The name of a run."""
     return f"{line.name} x{line.fields['world']}"
 
 
 def of_run(run: Line, fields: Mapping[str, Any]) -> bool:
-    """Whether a line of a file is of this run."""
+    """Whether a line of a file belongs to this run."""
     return all(fields.get(key) == value for key, value in run.fields.items())
 
 
 def torchrun(run: Line) -> list[str]:
-    """The command on a machine that has the GPUs: without Eidolon."""
+    """The command for a machine that has the GPUs, without Eidolon."""
     command = run.command()
     if run.titan:
         return command
@@ -77,7 +77,7 @@ def torchrun(run: Line) -> list[str]:
 
 
 def runs(gpu: str, world: int = WORLD) -> list[Line]:
-    """All of them, those of `train.py` first: lines of the truth without figures."""
+    """All runs, those of `train.py` first, as lines of the truth without figures."""
     every: list[Fields] = [{"script": "train.py", "args": arguments} for arguments in TRAIN]
     every += [{"script": script, "args": arguments} for script, arguments in OTHERS]
     every += [{"script": "torchtitan.train", "name": name, "args": arguments} for name, arguments in TITAN.items()]
@@ -89,13 +89,13 @@ def runs(gpu: str, world: int = WORLD) -> list[Line]:
 
 
 def _collect(chosen: list[Line], out: Path, start: Callable[[Line], running.Done], jobs: int = 1) -> None:
-    """Adds to a file the lines of all runs that it does not have."""
+    """Adds to a file the lines of all runs that are not in it."""
     out.parent.mkdir(exist_ok=True)
     there = _lines(out)
     missing = [run for run in chosen if not any(of_run(run, fields) for fields in there)]
     failed = []
     for run, done in zip(missing, ThreadPoolExecutor(jobs).map(start, missing), strict=True):
-        # half of the collectives would pass for all of them
+        # half of the collectives must not pass for all of them
         found = run.printed(done.out + done.err) if done.code == 0 else []
         with out.open("a") as file:
             file.writelines(json.dumps({**run.fields, **one}) + "\n" for one in found)
@@ -124,8 +124,9 @@ def _measured(run: Line, limit_s: float) -> running.Done:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A prediction and what came of it. Errors are relative; that of a run bound by its host is the distance outside of
-    what its steps took."""
+    """A prediction beside its measurement. Errors are relative. That of a run bound by its host is the distance outside
+    of the times that its steps took.
+    """
 
     name: str
     collective: bool
@@ -136,7 +137,7 @@ class Compared:
 
 
 def compared(chosen: list[Line], predicted: list[Fields], real: list[Fields]) -> Iterator[Compared]:
-    """All that both sides have."""
+    """All runs that both sides have."""
     for run in chosen:
         ours, theirs = ([fields for fields in of if of_run(run, fields)] for of in (predicted, real))
         for here, there in ((a, b) for a in ours for b in theirs if a.get("bytes") == b.get("bytes")):

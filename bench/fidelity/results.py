@@ -1,9 +1,9 @@
-"""Results as they are kept: JSON lines, one a run, which `python -m bench.fidelity --json FILE` writes.
+"""Results are kept as JSON lines, one for each run, which `python -m bench.fidelity --json FILE` writes.
 
 `bench/fidelity/results` has a file for each GPU. docs/fidelity.md is made from them (`make generate`). A record says of
-which kind it is ("step": a run of train.py; "framework"; "trace"), which line of the truth it is held against, what
-came of it, and where it is from: the date, the cores of the machine, and the versions of what ran. Errors are relative.
-A record that was not made by this package has a `note` that says so.
+which kind it is ("step" for a run of train.py, "framework" or "trace"), with which line of the truth it is compared,
+what the result is, and where it is from: the date, the cores of the machine, and the versions of what ran. Errors are
+relative. A record that was not made by this package has a `note` that says so.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bench.fidelity import running
 Record = dict[str, Any]
 
 RESULTS = Path(__file__).with_name("results")
-DIGITS = 6  #: behind the point that are kept of a figure
-#: Packages whose versions a result names, where its environment has them.
+DIGITS = 6  #: digits behind the point that are kept of a figure
+#: Packages whose versions a result names if its environment has them.
 PACKAGES = ("torch", "transformers", "torchtitan", "deepspeed", "megatron-core", "eidolon")
 _ASK = """
 import importlib.metadata, json, platform
@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 
 def provenance(site: Path | None = None) -> Record:
-    """Where a result of now is from. ``site``: the environment of the workload, where it is not the active one."""
+    """Where a result of now is from. ``site`` is the environment of the workload if it is not the active one."""
     python = sys.executable if site is None else str(site / "bin" / "python")
     versions = {**_versions(python), "eidolon": _versions(sys.executable)["eidolon"]}
     return {"date": dt.datetime.now(dt.UTC).date().isoformat(), "cores": os.cpu_count(), "versions": versions}
@@ -53,19 +53,19 @@ def _versions(python: str) -> dict[str, str]:
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a file, in its order; none where there is no file."""
+    """The records of a file, in its order. There are none if there is no file."""
     return [json.loads(text) for text in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def merged(old: Iterable[Record], new: Iterable[Record]) -> list[Record]:
-    """The old records with those replaced that the new ones repeat (same kind and line), and the others behind them."""
+    """The old records, of which new ones of the same kind and line replace some, and then all other new records."""
     records = {(one["kind"], one["line"]): one for one in old}
     records.update({(one["kind"], one["line"]): one for one in new})
     return list(records.values())
 
 
 def write(path: Path, new: Iterable[Record]) -> None:
-    """Puts results into a file, and leaves there what they do not replace."""
+    """Puts results into a file, and keeps what they do not replace."""
     rounded = ({key: round(of, DIGITS) if isinstance(of, float) else of for key, of in one.items()} for one in new)
     text = "".join(json.dumps(one) + "\n" for one in merged(read(path), rounded))
     path.write_text(text, "utf-8")

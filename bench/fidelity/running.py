@@ -1,4 +1,4 @@
-"""`eidolon run`, started as a user starts it, for whoever compares what came of it."""
+"""Starts `eidolon run` as a user starts it, for benchmarks that compare the outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Done:
     out: str
     err: str
     wall_s: float
-    summary: dict[str, Any]  #: empty where it left none
+    summary: dict[str, Any]  #: empty if it left none
 
     @property
     def reason(self) -> str:
@@ -35,7 +35,9 @@ class Done:
 
 
 def ended(command: Sequence[str], limit_s: float, cwd: Path | None = None, **environment: str) -> Done:
-    """A command as the real runs were started: NVLink multicast off, no downloads. One over its limit is ended."""
+    """Runs a command as the real runs were started, with NVLink multicast off and without downloads. It is ended when
+    it exceeds its limit.
+    """
     variables = {**os.environ, "NCCL_NVLS_ENABLE": "0", "HF_HUB_OFFLINE": "1", **environment}
     began = time.monotonic()
     try:
@@ -57,8 +59,9 @@ def run(
     cwd: Path | None = None,
     site: Path | None = None,
 ) -> Done:
-    """``eidolon run CLUSTER -- COMMAND``, which leaves its files in ``out``. ``site``: another environment whose Python
-    the command takes."""
+    """Runs ``eidolon run CLUSTER -- COMMAND``, which leaves its files in ``out``. ``site`` is another environment whose
+    Python the command takes.
+    """
     environment = {}
     if site is not None:
         environment = {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}

@@ -1,13 +1,13 @@
-"""A step as a profiler saw it on a real H100, beside the same step here: launch by launch, call by call, by time.
+"""Compares a step that a profiler saw on a real H100 with the same step here: by launches, by calls and by time.
 
-The real steps are the traces of `bench/truth/traces`; :mod:`bench.trace_signatures` reads them, as it does for the
-cost tables. The same arguments run here with a recorded timeline, and the last step but one is taken of rank 0. What
-torch launches itself must be the same, one by one and in the order of its stream; of a library call (GEMM,
-convolution, attention, collective) only its kind counts, since which kernels a library takes is its own affair; its
-time is the sum of its kernels.
+The real steps are the traces of `bench/truth/traces`; :mod:`bench.trace_signatures` reads them, as it does for the cost
+tables. The same arguments run here with a recorded timeline, and the last step but one of rank 0 is taken. What torch
+launches itself must be the same, one by one and in the order of its stream. Of a library call (GEMM, convolution,
+attention, collective) only the kind has to agree, because each library chooses its kernels itself. The time of a call
+is the sum of its kernels.
 
-What is compared by time was in part measured on these very traces (docs/costs.md): kernels that no collective ran
-beside are in the tables. Launches, their order and the overlap of streams are in no table.
+The times that are compared were in part measured on the same traces (docs/costs.md), because kernels that no collective
+ran beside are in the tables. Launches, their order and the overlap of streams are in no table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ TRACES = truth.TRUTH / "traces"
 NCCL = "NCCL"
 _PAIR = "nccl send_recv"
 LAUNCHED = ("kernel", "copy", "set")  #: by torch itself; everything else is a library's
-#: Real runs of `train.py` by trace: their arguments and GPUs. Fewer steps are as good here, where all are alike.
+#: The real runs of `train.py` by trace, with their arguments and GPUs. Fewer steps are enough here, where all are
+#: alike.
 TRAINED = {
     "gpt2_amp": ("--model gpt2 --batch 8 --seq 1024 --mode amp", 1),
     "llama1b": ("--model llama1b --batch 2 --seq 2048", 1),
@@ -39,7 +40,7 @@ TRAINED = {
     "llama1b_fsdp4": ("--model llama1b --batch 2 --seq 2048 --parallel fsdp", 4),
 }
 _FEW_STEPS = "--warmup 3 --steps 2"
-#: TorchTitan's, by trace: names of their lines in h100_x4_frameworks.jsonl.
+#: The real runs of TorchTitan by trace, with the names of their lines in h100_x4_frameworks.jsonl.
 TITAN = {
     "titan_fsdp4": "llama3-8B-fsdp4",
     "titan_fsdp2_tp2": "llama3-8B-fsdp2-tp2",
@@ -65,12 +66,12 @@ class Work:
 
     @property
     def launched(self) -> bool:
-        """Whether torch launched it itself; else it is part of a library's call."""
+        """Whether torch launched it itself. Otherwise it is part of a library's call."""
         return self.kind in LAUNCHED
 
     @property
     def family(self) -> str:
-        """What it counts to, in sums of device time."""
+        """The family that it belongs to in sums of device time."""
         if self.kind == "kernel":
             return traffic(Launch(self.name, 1, 1)).family
         return NCCL if self.collective else "copy" if self.launched else self.kind.split()[0]
@@ -83,7 +84,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Neighbours that one of both has in the place of the other's; ``at`` counts the real stream's work."""
+    """Neighbouring work that one side has in place of the other's. ``at`` is its place on the real stream."""
 
     stream: int
     at: int
@@ -93,7 +94,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of a step on one device, in milliseconds."""
+    """The times of a step on one device, in milliseconds."""
 
     span: float  #: from the first begin to the last end
     nccl: float
@@ -103,7 +104,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of a trace with the step here."""
+    """The comparison of a trace with the step here."""
 
     real: list[Work]
     here: list[Work]
@@ -112,7 +113,7 @@ class Comparison:
 
 
 def run(name: str, limit_s: float) -> Comparison | running.Done:
-    """A trace beside its run here; how that ended where there is nothing to compare."""
+    """Compares a trace with its run here. Returns how that run ended if there is nothing to compare."""
     with tempfile.TemporaryDirectory() as out:
         if name in TRAINED:
             options, world = TRAINED[name]
@@ -136,7 +137,7 @@ def run(name: str, limit_s: float) -> Comparison | running.Done:
 
 
 def real(path: Path) -> tuple[list[Work], int]:
-    """A trace's step in the order in which it was issued, and how much of it came after the optimizer's."""
+    """The step of a trace in the order in which it was issued, and how much of it came after the optimizer's step."""
     step = trace_signatures.read_step(path)
     late = sum(row.issued_ns > step.marks_ns[-1] for row in step.rows)
     return [_work_of(row) for row in step.rows], late
@@ -156,8 +157,10 @@ def _kind(kind: str, name: str) -> str:
 
 
 def simulated(run: Path, late: int = 0, rank: int = 0) -> list[Work]:
-    """The last step but one of a recorded run, in the order of issue, on one rank. ``late``: what comes after the
-    optimizer in a trace begins a step here; so much is taken from the next step in the place of this one's."""
+    """The last step but one of a recorded run, in the order of issue, on one rank. What comes after the optimizer in a
+    trace begins a step here. So the first ``late`` items are left out, and those of the next step are taken in their
+    place.
+    """
     timeline = Timeline(run)
     ends = [end for _, of, end in timeline.rows("steps") if of == rank]
     work = _all_work(timeline, rank)
@@ -166,8 +169,9 @@ def simulated(run: Path, late: int = 0, rank: int = 0) -> list[Work]:
 
 
 def _all_work(timeline: Timeline, rank: int) -> list[Work]:
-    """All device work of a rank, in the order of issue. The gap to the kernel before it, which a span holds and a
-    profiler does not show, is taken off; sends and receives of one group are one kernel of NCCL's."""
+    """All device work of a rank, in the order of issue. A span holds the gap to the kernel before it, which a profiler
+    does not show, so the gap is taken off. Sends and receives of one group are one kernel of NCCL.
+    """
     lanes = [lane for (of, lane), where in timeline.lanes.items() if of == rank and not where.makes_communicators]
     gap_ns = LAUNCH_GAP_NS + (CROWDED_NS if len(lanes) >= CROWDED_LANES else 0)
     rows: list[tuple[int, ...]] = []
@@ -194,12 +198,12 @@ def _all_work(timeline: Timeline, rank: int) -> list[Work]:
 
 
 def _called(shown: str) -> str:
-    """ "forward" of "attention forward bf16 b1"."""
+    """The kind of a call by its shown name: "forward" for "attention forward bf16 b1"."""
     return shown.split()[1] if " " in shown else shown
 
 
 def _nccl(shown: str) -> str:
-    """Of "nccl:all_gather". A send and a receive are the same kernel."""
+    """The kind of a collective by its name, such as "nccl:all_gather". A send and a receive are the same kernel."""
     name = shown.removeprefix("nccl:")
     return _PAIR if name in ("send", "recv") else f"nccl {name}"
 
@@ -208,7 +212,7 @@ def _nccl(shown: str) -> str:
 
 
 def by_stream(work: Iterable[Work]) -> dict[int, list[Work]]:
-    """In the order of each stream."""
+    """The work of each stream, in its order."""
     streams: dict[int, list[Work]] = {}
     for one in work:
         streams.setdefault(one.stream, []).append(one)
@@ -216,7 +220,9 @@ def by_stream(work: Iterable[Work]) -> dict[int, list[Work]]:
 
 
 def match(real: Mapping[int, Sequence[Work]], here: Mapping[int, Sequence[Work]]) -> dict[int, int]:
-    """Streams here by the real ones: those that have most in common first. Their numbers say nothing."""
+    """Pairs real streams with streams here. Their numbers say nothing, so those that have most in common are paired
+    first.
+    """
     counts = {side: {k: Counter(one.name for one in v) for k, v in of.items()} for side, of in ((0, real), (1, here))}
     common = {(a, b): (counts[0][a] & counts[1][b]).total() for a in real for b in here}
     found: dict[int, int] = {}
@@ -227,7 +233,9 @@ def match(real: Mapping[int, Sequence[Work]], here: Mapping[int, Sequence[Work]]
 
 
 def compare(real: Sequence[str], here: Sequence[str]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """Which of the real names are equal, in order, to one here; where they are not, [i1:i2] in the place of [j1:j2]."""
+    """Which of the real names are equal, in order, to one here. For the others, each difference (i1, i2, j1, j2) says
+    that real[i1:i2] stands in place of here[j1:j2].
+    """
     head = next((i for i, (a, b) in enumerate(zip(real, here, strict=False)) if a != b), min(len(real), len(here)))
     left = min(len(real), len(here)) - head
     tail = next((i for i in range(left) if real[-1 - i] != here[-1 - i]), left)
@@ -259,7 +267,7 @@ def launches(real: Iterable[Work], here: Iterable[Work]) -> tuple[int, list[Diff
 
 
 def sums(work: Iterable[Work], key: Callable[[Work], str]) -> dict[str, Sum]:
-    """By a key."""
+    """Number and milliseconds of the work, by a key."""
     found: dict[str, Sum] = {}
     for one in work:
         count, ms = found.get(key(one), _NOTHING)
@@ -268,7 +276,7 @@ def sums(work: Iterable[Work], key: Callable[[Work], str]) -> dict[str, Sum]:
 
 
 def both(real: Mapping[str, Sum], here: Mapping[str, Sum]) -> dict[str, tuple[Sum, Sum]]:
-    """By key what both sides have of it, the costliest real one first."""
+    """For each key what both sides have of it. The costliest real ones come first."""
     keys = sorted({**here, **real}, key=lambda key: -real.get(key, _NOTHING)[1])
     return {key: (real.get(key, _NOTHING), here.get(key, _NOTHING)) for key in keys}
 
@@ -283,7 +291,7 @@ def times(work: Sequence[Work]) -> Times:
 
 
 def _covered(work: Iterable[Work]) -> float:
-    """Milliseconds with any of it under way."""
+    """The milliseconds in which any of the work is under way."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted((one.begin_ns, one.end_ns) for one in work):
         total += max(0.0, end - max(begin, reached))

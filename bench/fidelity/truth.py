@@ -13,11 +13,11 @@ from typing import Any
 from bench.fidelity import running
 
 TRUTH = Path(__file__).parents[1] / "truth"
-#: Real runs by GPU: the H100's are the shared truth, the H200's were measured with its scripts.
+#: The real runs by GPU. Those of the H100 are the shared truth, and those of the H200 were measured with its scripts.
 RUNS = {"h100": TRUTH / "h100.jsonl", "h200": Path(__file__).with_name("h200.jsonl")}
 #: Errors of step times as they were when docs/fidelity.md was written, and how much worse a change may make them.
 BASELINE, MARGIN = Path(__file__).with_name("baseline.json"), 0.01
-#: The short report: single GPUs, bound by the GPU; one of each kind of kernels.
+#: The lines of the short report. They use single GPUs and are bound by the GPU, one for each kind of kernels.
 SUBSET = (
     "gpt2 --batch 8 --seq 1024 --mode amp x1",
     "resnet50 --batch 256 --optim sgd --mode amp x1",
@@ -38,18 +38,20 @@ class Line:
 
     @property
     def name(self) -> str:
-        """Its arguments and GPUs."""
+        """The name of a run: its arguments and GPUs."""
         return f"{self.args.removeprefix('--model ')} x{self.world}"
 
     @property
     def host_bound(self) -> bool:
-        """Whether issuing a step takes most of the step."""
+        """Whether the host takes most of the step to issue it."""
         return bool(self.fields["cpu_issue_ms_median"] > HOST_BOUND_SHARE * self.fields["step_ms_median"])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the simulated run printed (None: it failed, and `reason` says how) and the real seconds it took."""
+    """What the simulated run printed, and the real seconds that it took. If it failed there is None, and `reason` says
+    how.
+    """
 
     result: dict[str, Any] | None
     reason: str
@@ -64,17 +66,17 @@ def lines(gpu: str) -> list[Line]:
 
 
 def arguments(line: Line) -> tuple[list[str], list[str]]:
-    """Of `eidolon run`: its options, and the command."""
+    """The options of `eidolon run`, and the command."""
     cluster = ["--gpu", f"{line.gpu}-sxm", "--gpus-per-server", str(line.world)]
     script = [str(TRUTH / "train.py"), *shlex.split(line.args)]
     if line.world == 1:
         return cluster, ["python", *script]
-    # standalone: a port of its own, so that lines can run side by side
+    # standalone takes a port of its own, so that lines can run side by side
     return cluster, ["torchrun", "--standalone", "--nproc-per-node", str(line.world), *script]
 
 
 def run(line: Line, limit_s: float) -> Outcome:
-    """Runs a line on emulated GPUs; never raises for a run that fails."""
+    """Runs a line on emulated GPUs. Never raises for a run that fails."""
     with tempfile.TemporaryDirectory() as out:
         done = running.run(*arguments(line), out=Path(out), limit_s=limit_s)
     for text in done.out.splitlines():
@@ -85,13 +87,14 @@ def run(line: Line, limit_s: float) -> Outcome:
 
 
 def outside(value: float, low: float, high: float) -> float:
-    """Signed distance of a value outside of a range: 0 within it."""
+    """The signed distance of a value from a range. It is 0 within the range."""
     return value - min(max(value, low), high)
 
 
 def step_error(line: Line, result: dict[str, Any]) -> float:
-    """Relative error of the step time: signed against the median, or the distance outside [min, max] of a host-bound
-    run, over the median."""
+    """The signed relative error of the step time against the median. For a run bound by its host it is the distance
+    outside of [min, max], over the median.
+    """
     got, median = result["step_ms_median"], line.fields["step_ms_median"]
     if not line.host_bound:
         return float(got / median - 1)
@@ -99,12 +102,12 @@ def step_error(line: Line, result: dict[str, Any]) -> float:
 
 
 def relative(result: dict[str, Any], line: Line, field: str) -> float:
-    """Signed relative error of a field that both have."""
+    """The signed relative error of a field that both have."""
     return float(result[field] / line.fields[field] - 1)
 
 
 def known_share(summary: dict[str, Any]) -> float:
-    """Share of the device time of a run's steps, its collectives apart, whose cost is measured or interpolated."""
+    """The share of the device time of a run's steps whose cost is measured or interpolated, without collectives."""
     families = summary.get("coverage", {}).get("families", {})
     total = sum(sum(by_source.values()) for by_source in families.values())
     known = sum(by_source.get(source, 0) for by_source in families.values() for source in ("measured", "interpolated"))
@@ -112,7 +115,7 @@ def known_share(summary: dict[str, Any]) -> float:
 
 
 def regressions(gpu: str, errors: Mapping[str, float]) -> list[str]:
-    """Lines whose step error (by name) is farther from zero than at the baseline by more than the margin."""
+    """The lines whose step error (by name) is farther from zero than in the baseline by more than the margin."""
     baseline = json.loads(BASELINE.read_text())
     return [
         f"{name}: {error:+.1%} (was {was:+.1%}, margin {MARGIN:.0%})"
@@ -122,7 +125,9 @@ def regressions(gpu: str, errors: Mapping[str, float]) -> list[str]:
 
 
 def means(figures: list[dict[str, Any]]) -> list[str]:
-    """Lines of text: mean and greatest errors of both kinds of runs, coverage and operations without a cost."""
+    """Lines of text with the mean and greatest errors of both kinds of runs, the coverage, and operations without a
+    cost.
+    """
     texts = []
     for bound, bars in ((False, "bars: 2 %, 5 %"), (True, "bar: 8 %")):
         errors = [abs(one["error"]) for one in figures if one["host_bound"] == bound]

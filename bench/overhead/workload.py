@@ -1,7 +1,7 @@
 """The measured script: trains a small transformer and prints the median wall time of a step, in real milliseconds.
 
-Gradients are averaged by one all-reduce a parameter: plain data parallelism. (DistributedDataParallel checks its ranks'
-parameters by what a broadcast brings, and the baseline without a core brings nothing.)
+Gradients are averaged by one all-reduce for each parameter, which is plain data parallelism. (DistributedDataParallel
+checks its ranks' parameters by what a broadcast brings, and the baseline without a core brings nothing.)
 
 The clock is `clock_gettime(CLOCK_MONOTONIC)`: the simulation virtualises Python's other clocks.
 """
