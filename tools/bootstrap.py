@@ -68,14 +68,14 @@ def runs(python):
 
 
 def build_requires():
-    """The requirements of the build itself, from pyproject.toml: the build runs without isolation."""
+    """The requirements of the build itself, from pyproject.toml, since the build runs without isolation."""
     import tomllib
 
     return tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
 
 
 def make_environment(python):
-    """Makes the environment unless it is there; returns the path of uv."""
+    """Makes the environment unless it is there. Returns the path of uv."""
     uv = shutil.which("uv")
     if uv and not runs(uv):
         uv = None
@@ -97,7 +97,9 @@ def make_environment(python):
 
 
 def pip_wheel(scratch):
-    """A wheel of pip, which runs without being installed: the one that ensurepip holds, or one fetched now."""
+    """A wheel of pip, which runs without being installed. It is the one that ensurepip holds, or one that is fetched
+    now.
+    """
     try:
         import ensurepip
 
@@ -108,7 +110,7 @@ def pip_wheel(scratch):
 
 
 def fetch_wheel(project, directory):
-    """Downloads the newest pure wheel of a project from the index, checks its hash, returns its path."""
+    """Downloads the newest pure wheel of a project from the index, checks its hash and returns its path."""
     index = setting("index-url", DEFAULT_INDEX).rstrip("/")
     base, page = fetch(f"{index}/{project}/")
     links = Links()
@@ -159,7 +161,7 @@ class Links(html.parser.HTMLParser):
 
 
 def setting(name, default=None):
-    """A setting of pip: from its environment variable, else from its configuration files."""
+    """A setting of pip, from its environment variable or else from its configuration files."""
     value = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     if not value:
         home = Path.home()
@@ -177,7 +179,7 @@ def setting(name, default=None):
 
 
 def uv_environment():
-    """The environment for uv: ours, with pip's settings under the names that uv reads."""
+    """The environment for uv. It is ours, with pip's settings under the names that uv reads."""
     environment = dict(os.environ)
     translated = {
         "UV_INDEX": setting("extra-index-url"),

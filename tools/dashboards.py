@@ -1,4 +1,4 @@
-"""Writes the Grafana dashboards to charts/eidolon/dashboards/. ``--check``: says whether they are up to date.
+"""Writes the Grafana dashboards to charts/eidolon/dashboards/. With ``--check`` it says whether they are up to date.
 
 Each dashboard is a list of rows of panels, each panel a title, a unit, and queries. In a query ``{}`` stands for the
 selector of the run that the variables choose, and ``$window`` for the range of rates. A simulated rate is always a
@@ -69,7 +69,7 @@ def figure(title: str, unit: str, expr: str, legend: str = "{{run}}") -> Panel:
 
 
 def _or_none(counter: str, by: str) -> Query:
-    """A counter by a label; where there are none, that is said with a zero."""
+    """A counter by a label. If there are none, a zero says so."""
     nothing = f'label_replace(vector(0), "{by}", "none", "", "")'
     return Query(f"sum by ({by}) ({counter}{{}}) or {nothing}", f"{{{{{by}}}}}")
 

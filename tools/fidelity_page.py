@@ -1,8 +1,8 @@
-"""Makes docs/fidelity.md from the results in ``bench/fidelity``: tables and figures from data, prose from a template.
+"""Makes docs/fidelity.md: tables and figures from the results in ``bench/fidelity``, and prose from a template.
 
-The prose is ``tools/fidelity.md.j2``. It asks for figures by GPU and line, so that a result that is made anew changes
-the page and nothing else has to be touched; a line that is not in the data is an error. Needs Jinja and nothing of
-Eidolon: the results are JSON lines (``bench/fidelity/results.py`` says what is in them).
+The prose is ``tools/fidelity.md.j2``. It asks for figures by GPU and line, so that a new result changes the page and
+nothing else has to be touched. A line that is not in the data is an error. Needs Jinja and nothing of Eidolon: the
+results are JSON lines (``bench/fidelity/results.py`` says what is in them).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def provenance(records: Sequence[Record]) -> str:
 
 
 def _several(values: Iterable[str]) -> str:
-    """Each of them once: "3.11 and 3.12"."""
+    """A list of the values, each of them once, such as "3.11 and 3.12"."""
     return " and ".join(sorted(dict.fromkeys(values)))
 
 
@@ -111,7 +111,7 @@ def means(records: Sequence[Record]) -> str:
 
 
 def coverage(records: Sequence[Record]) -> str:
-    """How much of the device time has a cost that is better than a roofline; nothing where the data do not say."""
+    """How much of the device time has a cost that is better than a roofline. Empty if the data do not say."""
     known = {one["line"]: one["known_share"] for one in records}
     if None in known.values():
         return ""
@@ -125,7 +125,7 @@ def coverage(records: Sequence[Record]) -> str:
 
 
 def off(record: Record, median: bool = False) -> str:
-    """ "4.1 % too fast", by the error; with ``median`` by the difference to the real median."""
+    """Words such as "4.1 % too fast" for the error, or with ``median`` for the difference to the real median."""
     error = speed_error(record) if median else step_error(record)
     if record.get("unit") == "tokens/s" and median:
         return f"{abs(error):.0%}".replace("%", " %") + (" too fast" if error > 0 else " too slow")
@@ -147,12 +147,12 @@ def launches(records: Sequence[Record]) -> str:
 
 
 def speed_error(record: Record) -> float:
-    """Relative to the real median: of tokens/s or of the step time, as the record has it."""
+    """The error relative to the real median, of tokens/s or of the step time, as the record has it."""
     return float(record["here"] / record["real"] - 1)
 
 
 def step_error(record: Record) -> float:
-    """Of the step time, also where a record has tokens/s: positive means too slow."""
+    """The error of the step time, even if the record has tokens/s. Positive means too slow."""
     if record.get("unit") != "tokens/s":
         return float(record["error"])
     if not record["host_bound"]:
@@ -209,7 +209,7 @@ def frameworks_table(records: Iterable[Record]) -> str:
 
 
 def _memory(record: Record, which: str) -> Iterator[str]:
-    """The peaks of all ranks, those that repeat told once, and the error of the rank that is farthest off."""
+    """The peaks of all ranks, in which those that repeat stand once, and the greatest error of a rank."""
     peaks = [f"{peak:,.2f}".rstrip("0").rstrip(".") for peak in dict.fromkeys(record[which])]
     yield f"{', '.join(peaks)} {record['memory_unit']}" if peaks else "-"
     yield "-" if record[f"{which}_error"] is None else _percent(record[f"{which}_error"])
@@ -238,7 +238,7 @@ def traces_table(records: Iterable[Record]) -> str:
 
 
 def predicted_table(predicted: Mapping[str, Sequence[Record]]) -> str:
-    """One row for each run on eight GPUs: what is predicted of it on both models."""
+    """One row for each run on eight GPUs, with what is predicted for both models."""
     rows = []
     for h100, h200 in zip(*predicted.values(), strict=True):
         if h100["script"] == "coll_graph.py":

@@ -258,7 +258,7 @@ def _value_type(root: Schema, path: str) -> str:
 
 
 def with_block(page: str, source: Path, block: str) -> str:
-    """The page with this text between the two comments that name its source; ValueError where they are not there."""
+    """The page with this text between the two comments that name its source. ValueError if they are not there."""
     begin, end = f"<!-- Generated from {source} by `make generate`. -->\n", "<!-- End of what is generated. -->\n"
     before, found, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
@@ -268,7 +268,7 @@ def with_block(page: str, source: Path, block: str) -> str:
 
 
 def host_figures(table: Schema) -> str:
-    """The host model's figures as Markdown: what running code costs by its age, and what ages it."""
+    """The host model's figures as Markdown: what it costs to run code, by its age, and what ages it."""
     function, operator, ages = table["function"], table["operator"], table["ages"]
     bounds = [function[name] for name in ("warm", "cold", "rare")]
     if bounds != [operator[name] for name in ("warm", "cold", "rare")]:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/metrics.md from what the code declares. ``--check``: says whether they are up to date."""
+"""Writes the tables of docs/metrics.md from what the code declares; ``--check`` says whether they are up to date."""
 
 from __future__ import annotations
 

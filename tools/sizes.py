@@ -11,7 +11,7 @@ Three limits hold for what git tracks:
   exceptions with their reasons.
 
 Needs nothing but Python and git. Python is read with :mod:`ast`. C and C++ are read by their braces, without a
-compiler: a block outside of functions is a function where a parenthesis stands before its brace.
+compiler: a block outside of functions is a function if a parenthesis stands before its brace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[1]
 FILE_LINES: Final = 600
 FUNCTION_LINES: Final = 80
-REPORTED_FILE_LINES: Final = 500  #: of what ``--figures`` lists
+REPORTED_FILE_LINES: Final = 500  #: of the lists of ``--figures``
 FILE_BYTES: Final = 256 * 1024
 TREE_BYTES: Final = 8 * 1024 * 1024
 REASON: Final = "Long because"
@@ -130,30 +130,30 @@ def _name(head: str) -> str:
 
 
 def tracked(tree: Path) -> list[str]:
-    """Files that git tracks there and that are there, by their paths from its root."""
+    """The existing files that git tracks in a checkout, by their paths from its root."""
     listed = subprocess.run(["git", "-C", tree, "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
     return [path for path in listed.split("\0") if path and (tree / path).is_file() and not (tree / path).is_symlink()]
 
 
 def written(paths: list[str]) -> list[str]:
-    """Those that are written by hand for the product."""
+    """The files among these that are written by hand for the product."""
     own = (path for path in paths if path.partition("/")[0] in PRODUCT and not OTHERS.search(path))
     return [path for path in own if path.endswith((".py", ".c", ".cpp", ".h"))]
 
 
 def functions(path: str, text: str) -> list[Function]:
-    """Functions of a file, by the language that its name tells."""
+    """The functions of a file, whose name tells its language."""
     return list(python_functions(text) if path.endswith(".py") else native_functions(text))
 
 
 def long_files(tree: Path, paths: list[str], limit: int) -> list[tuple[str, int]]:
-    """Those with more lines than this, the longest first."""
+    """The files with more lines than this, the longest first."""
     counts = ((path, len((tree / path).read_text("utf-8").splitlines())) for path in paths)
     return sorted((one for one in counts if one[1] > limit), key=lambda one: -one[1])
 
 
 def long_functions(tree: Path, paths: list[str], limit: int) -> list[tuple[str, Function]]:
-    """Functions of these files with more lines than this, the longest first."""
+    """The functions of these files with more lines than this, the longest first."""
     found = [(path, one) for path in paths for one in functions(path, (tree / path).read_text("utf-8"))]
     return sorted((pair for pair in found if pair[1].lines > limit), key=lambda pair: -pair[1].lines)
 
@@ -182,7 +182,9 @@ def too_long(tree: Path, paths: list[str]) -> Iterator[str]:
 
 
 def too_large(sizes: Mapping[str, int]) -> Iterator[str]:
-    """A message for each file over its limit of bytes, for exceptions that are none, and for all files together."""
+    """A message for each file over its limit of bytes, for each exception that is not needed, and for all files
+    together.
+    """
     for path, size in sizes.items():
         limit, _ = LARGE.get(path, (FILE_BYTES, ""))
         if size > limit:

@@ -118,7 +118,7 @@ def _camel(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Comments in C++ need no marks around code."""
+    """The text without marks around code, which comments in C++ do not need."""
     return text.replace("`", "")
 
 

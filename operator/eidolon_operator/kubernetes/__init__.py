@@ -18,10 +18,11 @@ What all of them call things (pods, labels, ports, paths) is in naming. The rule
 
 * *Level-based.* A watch event says only "look at this one". A reconcile reads the object anew and compares what should
   be with what is, so that lost, doubled and late events change nothing, and neither does a restart of the operator.
-* *Deterministic names.* A pod is made under the name that its server has; made twice is made once.
+* *Deterministic names.* A pod is made under the name that its server has, so a pod that is made twice is made once.
 * *Owner references, no finalizers.* Deletion needs no operator: the garbage collector removes what an object owns.
 * *A resync on its own clock* lists objects and pods again, for the day a watch goes silent without an error.
-* *Foreign things are left alone.* A child of the right name that belongs to somebody else is waited for, and said.
+* *Foreign things are left alone.* If a child of the right name belongs to somebody else, the operator waits until it is
+  gone, and says so.
 
 One replica, replaced and never overlapping (``Recreate``), without leader election: a run goes on without its operator,
 and two operators would do no harm but the work of one.

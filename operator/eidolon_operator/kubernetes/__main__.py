@@ -45,7 +45,7 @@ async def operate(settings: Settings, stop: asyncio.Event) -> bool:
     health = await handlers.serve_health(resync, settings.port)
 
     async def watch_and_work() -> None:
-        while not resync.ready:  # nothing is decided on half of what there is
+        while not resync.ready:  # nothing is decided before everything is known
             try:
                 await resync.once()
             except Exception as error:
@@ -98,7 +98,8 @@ def main() -> int:
         print(f"eidolon: {error}", file=sys.stderr)
         return 2
     configuration.configure_logging(settings.log_level)
-    # Read once, and now: later it would hold up everything else, health checks too, for as long as a busy node takes.
+    # It is read once, at the start. Later it would hold up everything else, health checks too, for as long as a busy
+    # node takes to read it.
     specs.object_schema()
     for _ in planning.catalogue_lines():
         pass

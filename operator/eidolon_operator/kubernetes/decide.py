@@ -168,7 +168,7 @@ def core_missed_a_server_at_the_start(s: Situation) -> Decision | None:
 def core_lost_a_server(s: Situation) -> Decision | None:
     """A core that lost a server during the run: Fail or Restart, with the core's word for it.
 
-    An agent that is gone while its server's pod is there is no lost server; that is a failure like any other.
+    If an agent is gone while the pod of its server is there, no server is lost, and that is a failure like any other.
     """
     if s.core_state != "Failed" or s.core_reason not in _LOST or not s.running:
         return None
@@ -216,8 +216,8 @@ def server_pod_lost(s: Situation) -> Decision | None:
 def workload_failed(s: Situation) -> Decision | None:
     """A container that ended with an error fails the run, once the core has had :data:`VERDICT_S` to say more.
 
-    The core hears of it too and knows what it means, or its loss is the cause: without a core all workloads fail, and
-    their pods may show it earlier than the core's own does.
+    The core hears of it too and knows what it means. Or the loss of the core is the cause, because without a core all
+    workloads fail, and their pods may show it earlier than the core's own pod does.
     """
     if not s.failed or _verdict_left_s(s) > 0:
         return None
@@ -242,14 +242,14 @@ def time_limit_exceeded(s: Situation) -> Decision | None:
 
 
 def not_ready_in_time(s: Situation) -> Decision | None:
-    """Servers and core have startupTimeout to be ready; who is not is named."""
+    """Servers and core have startupTimeout to be ready. Those that are not ready are named."""
     if s.running or _startup_left_s(s) > 0:
         return None
     return _end_unready(s, delete=s.disrupted)
 
 
 def go_on(s: Situation) -> Decision:
-    """Nothing has ended: what is missing is made. Has an answer to everything, so it comes last.
+    """Nothing has ended: what is missing is made. It has an answer to everything, so it comes last.
 
     Nothing is made while a pod of another attempt is there, whose core would hear the new agents.
     """
@@ -285,18 +285,22 @@ POLICIES: Final[tuple[Policy, ...]] = (
 
 
 def _verdict_left_s(s: Situation) -> float:
-    """How long the core still has to say what the failure of a workload means; not positive: its time is over."""
+    """How long the core still has to say what the failure of a workload means. If this is not positive, its time is
+    over.
+    """
     ended = [ended.at for pod in s.failed for ended in pod.ended]
     return VERDICT_S - (s.now - min(ended)) if ended else 0.0
 
 
 def _startup_left_s(s: Situation) -> float:
-    """How long the attempt still has until all must be ready; not positive: its time is over."""
+    """How long the attempt still has until all must be ready. If this is not positive, its time is over."""
     return s.started + s.spec.startup_timeout_s + STARTUP_MARGIN_S - s.now
 
 
 def _time_limit_left_s(s: Situation) -> float | None:
-    """How long the run may still take; not positive: its time is over; None: it does not run, or has no limit."""
+    """How long the run may still take. If this is not positive, its time is over. None if it does not run, or has no
+    limit.
+    """
     if s.running_since is None or s.spec.time_limit_s is None:
         return None
     return s.running_since + s.spec.time_limit_s + TIME_LIMIT_MARGIN_S - s.now
@@ -318,7 +322,7 @@ def _end(
 
 
 def _end_unready(s: Situation, *, delete: Iterable[PodState]) -> Decision:
-    """The run is over before it has begun; who is not ready is named, with the reasons of the first five."""
+    """The run is over before it has begun. Pods that are not ready are named, with the reasons of the first five."""
     missing = [name for name in (s.core_name, *s.server_names) if not s.is_ready(name)]
     told = [f"{name}: {text}" for name in missing[:5] if (text := s.trouble(name))]
     message = "; ".join([f"not ready within {s.spec.startup_timeout_s} s: {names(missing)}", *told])
@@ -326,8 +330,9 @@ def _end_unready(s: Situation, *, delete: Iterable[PodState]) -> Decision:
 
 
 def _lose(s: Situation, told: str) -> Decision:
-    """Servers were lost after the run had begun: it fails, or starts again, as ``onServerLost`` and ``backoffLimit``
-    have it. ``told`` is the core's word for it, where the core was the first to notice."""
+    """Servers were lost after the run had begun. It fails or starts again, as ``onServerLost`` and ``backoffLimit``
+    say. ``told`` is the core's word for it, if the core was the first to notice.
+    """
     message = "; ".join(filter(None, (f"lost after the run had begun: {names(s.lost)}" if s.lost else "", told)))
     draft = describe(s)
     for name in s.lost:

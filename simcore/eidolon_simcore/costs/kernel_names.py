@@ -101,7 +101,7 @@ def _elementwise(launch: Launch, name: str) -> Traffic:
     converts = "WithCast" in name
     sizes = _operand_bytes(name)
     if converts and len(sizes) > 1 and sizes[0] == 4:
-        sizes[0] = 2  # under autocast one side is a half type; which, the name does not say
+        sizes[0] = 2  # under autocast one side is a half type, and the name does not say which
     family = "strided" if strided else "convert" if converts else "elementwise"
     return Traffic(family, n * sum(sizes), n * len(sizes), exact=not converts)
 
@@ -150,7 +150,7 @@ def _operands(functor: str, arguments: re.Match[str] | None) -> int:
 
 
 def _multi_tensor(launch: Launch, name: str) -> Traffic:
-    """Foreach and fused optimizers: a block does one chunk of a tensor; the last chunk of each is not full."""
+    """Foreach and fused optimizers. A block does one chunk of a tensor, and the last chunk of a tensor is not full."""
     elements = launch.blocks * CHUNK_ELEMENTS
     functor = _MULTI_TENSOR.search(name.split("multi_tensor_apply_kernel", 1)[1])
     size = _BYTES.get(functor[2], 4) if functor else 4
@@ -176,7 +176,7 @@ def _batch_norm_last(launch: Launch, name: str) -> Traffic:
 
 
 def _softmax_warp(launch: Launch, name: str) -> Traffic:
-    """One warp holds a row of at most 2^k elements; a row pads to it."""
+    """Softmax by warps. One warp holds a row of at most 2^k elements, and a shorter row is padded to that."""
     power = re.search(r"softmax_warp_\w+<.*?, (\d+), ", name)
     row = 1 << int(power[1]) if power else 1024
     rows = launch.blocks * (launch.threads // 32) * (2 if row <= 128 else 1)
@@ -199,7 +199,7 @@ def _move(launch: Launch, name: str) -> Traffic:
 
 
 def _chunk_cat(launch: Launch, _: str) -> Traffic:
-    return _guess(launch, "move", 4, 6)  # bf16 gradients into an fp32 buffer, four a thread
+    return _guess(launch, "move", 4, 6)  # bf16 gradients go into an fp32 buffer, four for each thread
 
 
 def _split_copy(launch: Launch, _: str) -> Traffic:
@@ -215,7 +215,9 @@ def _triton(launch: Launch, name: str) -> Traffic:
 
 
 def _matrix(launch: Launch, _: str) -> Traffic:
-    """A GEMM kernel launched by name (torch's own CUTLASS and Triton ones): a tile of output a block, a long k."""
+    """A GEMM kernel that was launched by name, such as torch's own from CUTLASS and Triton. Each block makes a tile of
+    the output, and k is long.
+    """
     return Traffic("matrix", launch.blocks * 128 * 64 * 2 * 16, launch.blocks * 128 * 128, exact=False)
 
 

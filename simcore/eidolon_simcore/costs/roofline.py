@@ -61,7 +61,7 @@ FUSED = {
     ("efficient", False): Fused(64, 0.162, 1_714, 6_000),
     ("efficient", True): Fused(64, 0.122, 1_541, 9_000),
 }
-FULL_PRECISION_RATE = 0.25  #: of half precision's
+FULL_PRECISION_RATE = 0.25  #: of the rate for half precision
 
 
 #: See the module's docstring. The element rates are those of an H100; they scale with SMs and clock.
@@ -85,8 +85,8 @@ SIMT_RATE = 0.75  #: of the plain units' peak, where tensor cores do not apply
 GEMM_ALIGNMENT = {8: 1.0, 4: 0.6, 2: 0.3, 1: 0.155}  #: share by the alignment of half types (elements); 4 and 2 guessed
 CONV_RATE, CONV_BANDWIDTH, CONV_FLOOR_NS = 0.80, 0.83, 3_000
 LIBRARY_RATE, LIBRARY_BANDWIDTH, LIBRARY_FLOOR_NS = 0.5, 0.6, 3_000
-BIASED_RATE = 0.56  #: of attention with a matrix added to its scores (measured on an H200 at 2048 x 2048)
-TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels: how full the last wave is tells neighbours apart
+BIASED_RATE = 0.56  #: share of attention's rate with a matrix added to its scores (measured on an H200 at 2048 x 2048)
+TILES = ((128, 256), (256, 128), (128, 128))  #: of GEMM kernels, whose neighbours differ in how full the last wave is
 
 #: Classes of work, by which the engine chooses a rate.
 MEMORY, MATRIX, ATTENTION, PLAIN = 1, 2, 3, 4  # PLAIN: matrices without tensor cores
@@ -201,7 +201,7 @@ class Roofline:
         padded = 64 * -(-a.d // 64)  # kernels are made for heads of 64, 128, ...
         flops = 4.0 * tiles * fused.columns * TILE_ROWS * padded * (volumes.BACKWARD_PASSES if a.backward else 1.0)
         turns = a.b * a.h * -(-a.sq // TILE_ROWS) / self._gpu.sm_count
-        idle = max(1.0, 1.0 / turns)  # of the multiprocessors, some have nothing to do
+        idle = max(1.0, 1.0 / turns)  # some of the multiprocessors have nothing to do
         compute_ns = idle * (flops / rate * 1e9 + turns * fused.turn_ns)
         memory_ns = volume.bytes / (0.8 * self._gpu.bandwidth_bytes_per_s) * 1e9
         full = a.dtype == "fp32"

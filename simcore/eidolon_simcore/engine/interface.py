@@ -165,7 +165,7 @@ class Engine(Protocol):
         """The number of a set of flows that is used again and again; see :meth:`define_as`."""
 
     def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
-        """As :meth:`define`, with the number of a pattern in place of the flows."""
+        """Does what :meth:`define` does, with the number of a pattern in place of the flows."""
 
     def ingest(self, rank: int, operations: NDArray[np.void]) -> None:
         """Appends operations (:data:`OPERATION`) in rank order."""
@@ -227,7 +227,7 @@ class NetworkEngine(Engine, Protocol):
     """
 
     def link(self, bytes_per_s: int, latency_ns: int = 0) -> int:
-        """As :meth:`Engine.link`; flows over the link start ``latency_ns`` later."""
+        """Makes a link as :meth:`Engine.link` does. Flows over it start ``latency_ns`` later."""
 
     def rates(self, classes: tuple[Rates, ...]) -> int:
         """Makes a table of rates by ``work_class``; returns its number, at least 1. Classes beyond the table have the

@@ -1,8 +1,8 @@
-"""`eidolon profile`: measures a real GPU for the cost tables. Needs Python and PyTorch alone, none of our native parts.
+"""`eidolon profile` measures a real GPU for the cost tables. It needs PyTorch, and none of our native parts.
 
-So that it runs on a machine where Eidolon cannot be built, the package needs one other file of Eidolon, the fixed load
-``eidolon_simcore/costs/reference_load.py``. The two can be copied there alone, under these names, and started with
-``python -m eidolon_simcore.profile``.
+It is made to run also on a machine where Eidolon cannot be built. Besides the package it needs one file of Eidolon, the
+fixed load ``eidolon_simcore/costs/reference_load.py``. The two can be copied to such a machine under these names, and
+started with ``python -m eidolon_simcore.profile``.
 
 =============  ======================================================================================================
 ``operators``  durations of the operator set (:mod:`.operators`), kernel by kernel, with warm and with cold L2 cache
@@ -13,7 +13,7 @@ So that it runs on a machine where Eidolon cannot be built, the package needs on
 ``nccl``       collectives, from CUDA graphs, so that no host time is in them (start it with ``torchrun``)
 =============  ======================================================================================================
 
-Everything is measured on random normal data: on zeros a tensor core draws a third less power and the clock stays
-higher. The SM clock is measured beside each case by a kernel that spins for a known number of cycles, because a
+Everything is measured on random normal data, because on zeros a tensor core draws a third less power and the clock
+stays higher. The SM clock is measured beside each case by a kernel that spins for a known number of cycles, because a
 table is only as good as the clock it was measured at.
 """

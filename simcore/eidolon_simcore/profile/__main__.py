@@ -1,4 +1,4 @@
-"""Command line of the profiler; see the package."""
+"""The command line of the profiler; see the package."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _cases(arguments: argparse.Namespace) -> list[measure.Case]:
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-    """Rows of the table of this kind, as they are measured."""
+    """The rows of the table of this kind, as they are measured."""
     match arguments.kind:
         case "operators":
             yield from _operator_rows(_cases(arguments), measure.Deadline(arguments.budget_s))

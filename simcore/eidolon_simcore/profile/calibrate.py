@@ -1,13 +1,14 @@
 """`eidolon calibrate host`: the host cost table of a machine with a GPU, for ``eidolon run --host-table``.
 
 Small models do training steps, each in phases: forward, backward, clipping, optimizer. A phase is timed on the host
-while the device has nothing else to do (it is so small that its queue never fills), the median of many. Then it runs
-again, counted (:mod:`.counting`): Python functions and operators by age, launches, library calls. Least squares without
-negative figures, of relative distances, says what each of them costs.
+while the device has nothing else to do, and the median of many times counts. A phase is so small that the device's
+queue never fills. Then the phase runs again and is counted (:mod:`.counting`): Python functions and operators by age,
+launches, and library calls. Least squares of relative distances, without negative figures, give what each of them
+costs.
 
-An entered function stands for what it does: for the code between this call and the next. Functions that do nothing took
-0.3 us on an H200's host however long ago they ran; with phases full of such in it the fit was off by 44 %, on the same
-machine, where it is by 23 without. So these models have none but PyTorch's own.
+An entered function stands for the code between this call and the next. Functions that do nothing took 0.3 us on the
+host of an H200, however long ago they ran. With phases full of such functions the fit was off by 44 % on that machine,
+and without them it is off by 23 %. So the models here have none but PyTorch's own.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from eidolon_simcore.costs import reference_load
 from . import nnls, output
 from .counting import FUNCTION_AGES, LAUNCHES, OPERATOR_AGES, Counter, idle
 
-STEPS = 41  #: timed, of each model
+STEPS = 41  #: steps that are timed, of each model
 WARM_STEPS = 5
 #: What is fitted, in the order of :attr:`Phase.counts`.
 FIGURES = (
     *("function.warm_ns", "function.cold_ns", "function.rare_ns", "function.far_ns"),
     *("operator.warm_ns", "operator.cold_ns", "operator.rare_ns", "operator.far_ns"),
-    *("launch", "library"),  # copies and sets count as launches: too few to be told apart
+    *("launch", "library"),  # copies and sets count as launches, since they are too few to be told apart
 )
 LAUNCH_CALLS = (
     *(*LAUNCHES, "__cudaLaunchKernel", "__cudaLaunchKernel_ptsz"),
@@ -51,7 +52,7 @@ LIBRARY_CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One part of a model's step: what was counted, and its time on the host (median, nanoseconds)."""
+    """One part of a model's step, with what was counted and the median of its times on the host in nanoseconds."""
 
     name: str
     counts: tuple[int, ...]
@@ -89,7 +90,7 @@ class Scale(nn.Module):
 
 
 class Llama(nn.Module):
-    """A layer of many operators: views, a rotation, a norm in parts."""
+    """A layer of many operators, such as views, a rotation, and a norm in parts."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class Llama(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """What frameworks do: a module around a module around a module."""
+    """A module around a module around a module, as frameworks have it."""
 
     def __init__(self, inner: nn.Module, depth: int) -> None:
         super().__init__()
@@ -131,7 +132,9 @@ def _conv(width: int) -> nn.Module:
 
 
 def models(device: str) -> Iterator[tuple[str, nn.Module, torch.Tensor, Mapping[str, Any]]]:
-    """Name, model, input, and what its optimizer is told. All are bound by the host on any GPU of these years."""
+    """The models, each as name, model, input, and options of its optimizer. All are bound by the host on any present
+    GPU.
+    """
     half = torch.bfloat16 if device == "cuda" else torch.float32
     text, image = (2, 32, 64), (2, 16, 8, 8)
 
@@ -152,7 +155,7 @@ def models(device: str) -> Iterator[tuple[str, nn.Module, torch.Tensor, Mapping[
 
 
 def phases_of(model: nn.Module, x: torch.Tensor, options: Mapping[str, Any]) -> dict[str, Callable[[], None]]:
-    """A step, in parts that follow one another."""
+    """The parts of a step, which follow one another."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **options)
     kept: list[torch.Tensor] = []
 
@@ -178,7 +181,7 @@ def phases_of(model: nn.Module, x: torch.Tensor, options: Mapping[str, Any]) -> 
 
 
 def measure(name: str, parts: Mapping[str, Callable[[], None]], steps: int = STEPS) -> list[Phase]:
-    """Times the parts of a step, then counts them; the step before each counted one is counted for its ages alone."""
+    """Times the parts of a step, and then counts them. The step before each counted one only serves to count ages."""
     times: dict[str, list[int]] = {part: [] for part in parts}
     gc.collect()
     gc.disable()
@@ -203,14 +206,14 @@ def measure(name: str, parts: Mapping[str, Callable[[], None]], steps: int = STE
 
 
 def fit(phases: Sequence[Phase]) -> tuple[list[float], float]:
-    """Nanoseconds of each of :data:`FIGURES`, and the mean distance of the phases from them, relative."""
+    """The nanoseconds of each of :data:`FIGURES`, and the mean relative distance of the phases from them."""
     rows = [[count / phase.ns for count in phase.counts] for phase in phases]
     found = nnls.solve(rows, [1.0] * len(rows))
     return found, statistics.fmean(abs(fitted(phase, found) / phase.ns - 1) for phase in phases)
 
 
 def fitted(phase: Phase, figures: Sequence[float]) -> float:
-    """What the figures say a phase takes, in nanoseconds."""
+    """The nanoseconds that a phase takes by the figures."""
     return math.fsum(count * ns for count, ns in zip(phase.counts, figures, strict=True))
 
 
@@ -218,7 +221,7 @@ def fitted(phase: Phase, figures: Sequence[float]) -> float:
 
 
 def table(phases: Sequence[Phase], provenance: Mapping[str, str], reference_ns: int) -> str:
-    """The YAML of a host cost table: what it does not name costs what the table of the package says."""
+    """The YAML of a host cost table. What it does not name costs what the table of the package says."""
     figures, distance = fit(phases)
     by_name = dict(zip(FIGURES, (round(ns) for ns in figures), strict=True))
     origin = {**provenance, "phases": str(len(phases)), "mean_distance": f"{distance:.3f}"}

@@ -1,11 +1,11 @@
-"""Counts what the shim counts in a run (``interposer/native/core/interpreter.cpp``), in a process without it.
+"""Counts what the shim counts in a run (``interposer/native/core/interpreter.cpp``), but in a process without the shim.
 
-A function entered and an operator called cost by what the same thread has fetched since it last ran the same one: what
-was not warm itself counts one, a launch :data:`LAUNCH_AGE`, a library call :data:`LIBRARY_AGE`, a wait for a whole
-device :data:`DEVICE_WAIT_AGE`. Entries of functions are seen by ``sys.monitoring`` (Python 3.12 on) or
-``sys.setprofile`` (3.11, where it sees the calling thread alone: not the one in which autograd calls Python); a
-generator that goes on is one more entry, and what an import does counts nothing. Operators, launches and copies are
-those of PyTorch's profiler; both are put into one order by their times.
+The cost of an entered function or a called operator depends on its age, which is what the same thread has fetched since
+it last ran the same one. Of this, code that was not warm itself counts one, a launch :data:`LAUNCH_AGE`, a library call
+:data:`LIBRARY_AGE`, and a wait for a whole device :data:`DEVICE_WAIT_AGE`. Entries of functions are seen by
+``sys.monitoring`` from Python 3.12 on. In 3.11 ``sys.setprofile`` sees them, but only in the calling thread and not in
+the one in which autograd calls Python. A generator that goes on is one more entry, and what an import does is not
+counted. Operators, launches and copies are those of PyTorch's profiler. Both are put into one order by their times.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
 
-#: At most so long ago: warm, cold, rare; longer ago: far. All age by one with each function or operator that was not
-#: warm.
+#: The greatest ages that are warm, cold and rare; greater ones are far. Everything ages by one with each function or
+#: operator that was not warm.
 FUNCTION_AGES, OPERATOR_AGES = (64, 512, 8192), (64, 512, 8192)
-LAUNCH_AGE = 5  #: by how much a launch or a copy ages them
+LAUNCH_AGE = 5  #: by how much a launch or a copy ages everything
 LIBRARY_AGE = 60  #: by how much a library call does
 DEVICE_WAIT_AGE = 10_000  #: by how much a wait for a whole device does
-#: Operators that are one call of cuBLAS, cuBLASLt or cuDNN; what they launch is part of it.
+#: Operators that are one call of cuBLAS, cuBLASLt or cuDNN. What they launch is part of the call.
 LIBRARY = {
     **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"), 1),
     **dict.fromkeys(("aten::cudnn_convolution", "aten::_scaled_dot_product_cudnn_attention"), 1),
@@ -49,7 +49,7 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 
 class Ages:
-    """Runs of code by age: ``warm``, ``cold``, ``rare``, ``far``, of functions and of operators."""
+    """Runs of functions or of operators by age: ``warm``, ``cold``, ``rare`` and ``far``."""
 
     def __init__(self, functions: Sequence[int] = FUNCTION_AGES, operators: Sequence[int] = OPERATOR_AGES) -> None:
         self._bounds = functions, operators
@@ -61,7 +61,7 @@ class Ages:
         return [0] * (len(functions) + 1), [0] * (len(operators) + 1)
 
     def function(self, thread: int, code: Any, *, counts: bool = True) -> None:
-        """A function is entered; ``counts``: it is one of those that are asked for."""
+        """A function is entered. ``counts`` says whether it is one of those that are asked for."""
         self._run(0, thread, code, counts)
 
     def operator(self, thread: int, name: Any) -> None:
@@ -73,7 +73,7 @@ class Ages:
         self._thread(thread)[1][0] += LAUNCH_AGE
 
     def library(self, thread: int, calls: int) -> None:
-        """Libraries are called so many times."""
+        """Libraries are called this number of times."""
         self._thread(thread)[1][0] += LIBRARY_AGE * calls
 
     def device_wait(self, thread: int) -> None:
@@ -108,7 +108,7 @@ class Entry(NamedTuple):
 
 
 class Functions:
-    """Python functions that are entered while :meth:`during` runs something, in their order."""
+    """The Python functions that are entered while :meth:`during` runs something, in their order."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -154,7 +154,7 @@ class Functions:
             sys.setprofile(None)
 
     def _start(self, code: CodeType) -> None:
-        if code.co_flags & _GENERATORS:  # making one enters its code before its first value does
+        if code.co_flags & _GENERATORS:  # to make one enters its code before its first value does
             self._enter(code)
         self._enter(code)
 
@@ -182,8 +182,9 @@ def _imports(code: CodeType) -> bool:
 
 
 class Counter:
-    """Counts functions and operators by age, launches (copies and sets are some, too) and library calls of what
-    :meth:`during` runs. Ages go on from one time to the next; before each the calling thread waits for the device."""
+    """Counts functions and operators by age, launches (also copies and sets) and library calls of what :meth:`during`
+    runs. Ages go on from one time to the next. Before each time the calling thread waits for the device.
+    """
 
     def __init__(self) -> None:
         self._ages = Ages()
@@ -191,12 +192,12 @@ class Counter:
         self._launches = self._library = 0
 
     def during(self, work: Callable[[], Any]) -> None:
-        """Counts what this does, in the order of time."""
+        """Runs something and counts what it does, in the order of time."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {"activities": activities, "acc_events": True}
-        with contextlib.suppress(TypeError):  # PyTorch before 2.8: all overloads of a name are one
+        with contextlib.suppress(TypeError):  # in PyTorch before 2.8 all overloads of a name are one
             options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
         entries = self._functions.entries = []
         waited = idle()
@@ -207,7 +208,7 @@ class Counter:
         events = seen.events()
         [begin] = [event for event in events if event.name == _BEGIN and event.device_type == DeviceType.CPU]
         after = [event for event in events if event.time_range.start > begin.time_range.end]
-        # Of both clocks the zero; of both ways to count threads the one that is this one's.
+        # The zero of both clocks, and the number of this thread in both ways to count threads.
         if waited:
             self._ages.device_wait(begin.thread)
         zero_us, threads = begun_ns / 1e3 - begin.time_range.start, {threading.get_ident(): begin.thread}
@@ -217,7 +218,9 @@ class Counter:
         )
 
     def add(self, events: Iterable[Any], entries: Iterable[tuple[float, Entry]] = ()) -> None:
-        """Events of a profile, in any order, and entries of functions with their times on its clock (microseconds)."""
+        """Adds events of a profile, in any order, and entries of functions with their times on its clock
+        (microseconds).
+        """
         both: list[tuple[float, Any]] = [
             (event.time_range.start, event) for event in events if event.device_type == DeviceType.CPU
         ]
@@ -243,7 +246,7 @@ class Counter:
 
 
 def idle() -> bool:
-    """Waits for the device; whether there is one."""
+    """Waits for the device. Returns whether there is one."""
     if there := torch.cuda.is_available():
         torch.cuda.synchronize()
     return there

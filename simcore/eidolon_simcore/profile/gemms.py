@@ -1,7 +1,7 @@
 """GEMMs of the operator set.
 
-They are named as PyTorch sees them, row-major: (m, k) x (k, n), with ``layout`` ``tn`` (forward of a linear layer:
-weight n x k), ``nn`` (gradient of the input) and ``nt`` (gradient of the weight).
+They are named as PyTorch sees them, row-major: (m, k) x (k, n). The ``layout`` is ``tn`` for the forward pass of a
+linear layer (whose weight is n x k), ``nn`` for the gradient of the input, and ``nt`` for that of the weight.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _random_gemms(count: int, dtype: torch.dtype, limit: float, **options: Any) 
 
 
 def gemms() -> list[Case]:
-    """Linear layers of models, forward and both gradients, and random sizes."""
+    """Linear layers of models with both gradients, and products of random sizes."""
     cases = list(_model_gemms((2048, 4096, 8192), BF16, 4e12))
     cases += _random_gemms(500, BF16, 2e12)
     cases += _model_gemms((512, 1024), BF16, 2e12)
@@ -84,7 +84,7 @@ def gemms() -> list[Case]:
 
 
 def more_gemms() -> list[Case]:
-    """With a bias, other types, batches, groups, and operands that are not aligned to 16 bytes."""
+    """Products with a bias, of other types, in batches and groups, and with operands not aligned to 16 bytes."""
     cases = [
         _gemm("tn", m, n, k, BF16, bias=True)
         for (h, f, q, _), m in itertools.product(MODELS[:8], (1024, 4096, 8192, 16384))

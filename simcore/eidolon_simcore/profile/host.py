@@ -1,4 +1,4 @@
-"""What operators cost on the host: time of a call that only issues work, forward and backward, on small tensors.
+"""Measures what operators cost on the host: the time of a call that only issues work on small tensors.
 
 The device does almost nothing, and its queue is emptied often, so the time between calls is the host's own. PyTorch's
 operators, autograd's nodes and the launch are all in it, as they are in a training step."""
@@ -78,7 +78,7 @@ def works() -> dict[str, Callable[[], Any]]:
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    """One row an operator: median and least nanoseconds of a call over some rounds."""
+    """One row for each operator, with the median and least nanoseconds of a call over some rounds."""
     for name, work in works().items():
         for _ in range(5):
             work()

@@ -18,7 +18,7 @@ _POOL_BYTES = 4 << 30
 
 
 def randn(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> torch.Tensor:
-    """Random normal values: part of a pool made once, so that inputs cost no time."""
+    """Random normal values. They are a part of a pool that is made once, so that inputs cost no time."""
     count = math.prod(shape)
     pool = _POOL.get(dtype)
     if pool is None or pool.numel() < count:
@@ -30,7 +30,7 @@ def randn(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> torch.T
 
 
 def both(op: str, facts: dict[str, Any], make: Callable[[], tuple[Callable[[], torch.Tensor], list[Any]]]) -> Case:
-    """Forward and backward of an operator."""
+    """A case for the forward pass of an operator and one for its backward pass."""
 
     def build() -> Callable[[], Any]:
         forward, wanted = make()

@@ -1,4 +1,4 @@
-"""Layers of the operator set, each forward and backward: attention, norms, losses, convolutions, pooling."""
+"""Layers of the operator set, each with forward and backward pass: attention, norms, losses, convolutions, pooling."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""Durations of the kernels that a piece of work launches, from CUPTI, with the SM clock at the time.
+"""Measures the durations of the kernels that a piece of work launches, with CUPTI, and the SM clock at that time.
 
-One profiler session holds many cases. Kernels of a stream stand in it in order, and spin kernels separate them, so no
-host-side annotation (and none of its cost) is needed::
+One profiler session holds many cases. Kernels of a stream stand in it in order, and spin kernels separate the cases. So
+no annotation on the host is needed, and none of its cost is in the figures::
 
     spin  work work work  spin  flush work flush work flush work  spin  next case ...
           warm                  cold
 
-A spin of ``n`` cycles that took ``t`` ran at ``n / t``: the clock right before and right after the work. Kernels that
-a case launches the same number of times in each repetition are matched by position; their medians make its rows."""
+A spin of ``n`` cycles that took the time ``t`` ran at the clock ``n / t``, which is the clock right before and right
+after the work. Kernels that a case launches the same number of times in each repetition are matched by position, and
+their medians become its rows.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ BATCH = 200  #: cases of one profiler session
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement: ``make()`` builds the inputs and returns the work."""
+    """One measurement. ``make()`` builds the inputs and returns the work."""
 
     family: str
     op: str
@@ -41,7 +43,7 @@ class Case:
 
 @dataclass(slots=True)
 class Kernel:
-    """One kernel of a case; nanoseconds."""
+    """One kernel of a case. Times are nanoseconds."""
 
     name: str
     grid: list[int]
@@ -61,7 +63,7 @@ class Result:
 
 
 def measure(cases: list[Case], report: Callable[[str], None]) -> Iterator[Result]:
-    """Measures all cases; one that cannot run here is reported and left out."""
+    """Measures all cases. One that cannot run here is reported and left out."""
     flush = torch.zeros(FLUSH_BYTES, dtype=torch.bool, device="cuda")
     for begin in range(0, len(cases), BATCH):
         yield from _batch(cases[begin : begin + BATCH], flush, report)
@@ -69,7 +71,7 @@ def measure(cases: list[Case], report: Callable[[str], None]) -> Iterator[Result
 
 
 def rehearse(cases: list[Case], report: Callable[[str], None]) -> int:
-    """Runs every case once, without measuring; returns how many ran. For trying the set out."""
+    """Runs every case once without measuring, to try the set out. Returns how many ran."""
     ran = 0
     for case in cases:
         try:
@@ -130,7 +132,7 @@ def _kernels(profiler: Any) -> list[dict[str, Any]]:
 
 
 def _segments(events: list[dict[str, Any]]) -> list[tuple[list[Any], list[Any], list[Any]]]:
-    """(spins, warm, cold) of each case: a case begins with the two spins in a row."""
+    """The kernels (spins, warm, cold) of each case. A case begins with two spins in a row."""
     found: list[tuple[list[Any], list[Any], list[Any]]] = []
     spins: list[Any] = []
     parts: list[list[Any]] = [[]]
@@ -178,5 +180,5 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; negative once the budget is spent."""
+        """The seconds that are left, which are negative once the budget is spent."""
         return self._end - time.monotonic()

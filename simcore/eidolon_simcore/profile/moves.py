@@ -212,12 +212,14 @@ def _shards() -> list[Case]:
 # ---- copies and sets -----------------------------------------------------------------------------------------------
 
 OCTAVES = (4, 64, 256, *(2**p for p in range(10, 31)))  #: bytes
-#: Three an octave where the time depends on the bytes. Parts of an octave are whole cache lines.
+#: There are three sizes in an octave where the time depends on the bytes. Parts of an octave are whole cache lines.
 THIRDS = (*OCTAVES[:9], *(round(2 ** (16 + i / 3) / 512) * 512 for i in range(43)))
 
 
 def copies() -> list[Case]:
-    """What the copy engines and the driver's own kernels do: one ``cudaMemcpyAsync`` or ``cudaMemsetAsync`` each."""
+    """Work of the copy engines and of the driver's own kernels, each of which is one ``cudaMemcpyAsync`` or
+    ``cudaMemsetAsync``.
+    """
     cases = [Case("copy", "d2d", dict(bytes=n, pinned=0), partial(_copy, "cuda", "cuda", n)) for n in THIRDS]
     for n, pinned in itertools.product(OCTAVES, (True, False)):
         facts = dict(bytes=n, pinned=int(pinned))
@@ -236,7 +238,7 @@ def _copy(source: str, target: str, n: int, pinned: bool = False) -> Callable[[]
 
 
 def _set(n: int) -> Callable[[], None]:
-    """PyTorch's own ``zero_`` is a kernel; libraries call the driver, and so does this."""
+    """A set by the driver, as libraries call it. PyTorch's own ``zero_`` is a kernel."""
     memory = torch.ones(n, dtype=torch.uint8, device="cuda")
     driver = ctypes.CDLL("libcuda.so.1")
 

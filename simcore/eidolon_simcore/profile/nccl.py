@@ -1,4 +1,6 @@
-"""Collectives on the GPUs of a machine: ``torchrun --nproc-per-node N -m eidolon_simcore.profile nccl --out DIR``.
+"""Measures collectives on the GPUs of a machine.
+
+It is started with ``torchrun --nproc-per-node N -m eidolon_simcore.profile nccl --out DIR``.
 
 Three kinds of rows, told apart by ``what``:
 
@@ -22,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 CALLS, ROUNDS = 20, 5
-#: Bytes of the whole tensor: powers of two and, between them, three halves of each.
+#: Bytes of the whole tensor. They are powers of two and, between these, three halves of each.
 SIZES = tuple(sorted({1 << p for p in range(10, 31)} | {3 << p for p in range(9, 29)}))
 ISSUED = tuple(1 << p for p in range(10, 31, 2))
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -32,7 +34,7 @@ Work = Callable[[], Any]
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    """The rows; times are medians over some rounds of the slowest rank, in nanoseconds of one call."""
+    """The rows of the table. Times are medians over some rounds of the slowest rank, in nanoseconds of one call."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     torch.cuda.set_device(local)
     torch.zeros(1, device="cuda")
@@ -62,7 +64,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 class _Memory:
-    """Free device memory, from row to row; what torch itself holds is given back first."""
+    """Free device memory, from row to row. What torch itself holds is given back first."""
 
     def __init__(self) -> None:
         self._free = self._now()
@@ -91,7 +93,7 @@ def _about(name: str, size: int, world: int, kind: str) -> dict[str, Any]:
 
 
 def _operations(world: int, kind: str) -> dict[str, Callable[[int], Work]]:
-    """By name what makes an operation of so many bytes."""
+    """For each name, the function that makes an operation of a number of bytes."""
     dtype = TYPES[kind]
 
     def zeros(size: int) -> torch.Tensor:
@@ -147,7 +149,7 @@ def _slowest(value: float) -> float:
 
 
 def _between(work: Work, calls: int) -> float:
-    """Nanoseconds of one of ``calls`` that ``work`` makes, by the device's clock."""
+    """The nanoseconds of one of the ``calls`` that ``work`` makes, by the device's clock."""
     dist.barrier()
     torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Least squares with unknowns that are not negative, for a handful of unknowns; needs nothing."""
+"""Least squares with unknowns that are not negative, for a handful of unknowns. It needs no library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator set: what training steps consist of, over the sizes that they use. In order of value.
+"""The operator set: what training steps consist of, over the sizes that they use. The most valuable cases come first.
 
 ``facts`` of a case are what its cost depends on; they become columns of the table.
 """
@@ -19,7 +19,7 @@ from .measure import Case
 
 
 def operator_set(quick: bool = False, families: Container[str] = ()) -> list[Case]:
-    """All cases, or those of some families; ``quick`` takes a thirtieth of them, for trying them out."""
+    """All cases, or those of some families. ``quick`` takes a thirtieth of them, for trying them out."""
     random.seed(8)
     cases: list[Case] = []
     first = (gemms.gemms, layers.attention, layers.norms, moves.elementwise, layers.losses, layers.convolutions)

@@ -1,6 +1,7 @@
-"""Where figures go: rows of one table, as Parquet where pyarrow is there, else as JSON lines, with their provenance.
+"""Writes figures as rows of one table, with their provenance: as Parquet if pyarrow is there, else as JSON lines.
 
-A table is written anew every few seconds, so that a machine that is taken away leaves what it had measured."""
+A table is written again every few seconds, so that a machine that is taken away leaves what it had measured.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SAVE_EVERY_S = 20.0
 
 
 class Table:
-    """Rows of one kind, saved to ``path`` (its suffix is chosen by what can be written)."""
+    """Rows of one kind, which are saved to ``path``. Its suffix is chosen by what can be written."""
 
     def __init__(self, path: Path, provenance: dict[str, str]) -> None:
         self._path = path
@@ -29,7 +30,7 @@ class Table:
         self._saved_at = time.monotonic()
 
     def add(self, **row: Any) -> None:
-        """One row; values that are no numbers or text are kept as JSON."""
+        """Adds one row. Values other than numbers and text are kept as JSON."""
         self._rows.append({k: v if isinstance(v, (int, float, str)) else json.dumps(v) for k, v in row.items()})
         if time.monotonic() - self._saved_at > SAVE_EVERY_S:
             self.save()
@@ -58,7 +59,7 @@ class Table:
 
 
 def provenance(note: str = "") -> dict[str, str]:
-    """What a figure depends on besides its row: the GPU, its limits, versions, the date."""
+    """What a figure depends on besides its row: the GPU and its limits, versions, and the date."""
     properties = torch.cuda.get_device_properties(0)
     return {
         "eidolon.table": str(VERSION),
@@ -78,7 +79,7 @@ def provenance(note: str = "") -> dict[str, str]:
 
 
 def smi(query: str) -> str:
-    """What ``nvidia-smi`` answers about GPU 0; empty where there is none."""
+    """What ``nvidia-smi`` answers about GPU 0. Empty if there is no GPU."""
     try:
         command = ["nvidia-smi", "-i", "0", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

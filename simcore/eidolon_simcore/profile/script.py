@@ -1,7 +1,8 @@
-"""The kernels of a script: `train.py ARGS` as it is, with a profiler around one of its later optimizer steps.
+"""Measures the kernels of a script: runs `train.py ARGS` with a profiler around one of its later optimizer steps.
 
-No line of the script changes. ``torch.optim``'s step hook counts optimizer steps; from step ``SKIP`` on, the host time
-until each step was issued, its time by the clock, and then one step under the profiler are recorded."""
+No line of the script changes, since a hook of ``torch.optim`` counts optimizer steps. From step ``SKIP`` on, the host
+time until each step was issued and its time by the clock are recorded, and then one step under the profiler.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def record(script: str, arguments: list[str], target: Path, *, steps: int = SKIP
 
 
 def kernels(trace: Path) -> list[dict[str, Any]]:
-    """Device work of a profiler trace in order of start, each with the operator that launched it and its shapes."""
+    """The device work of a profiler trace in the order of its starts, each with the operator that launched it and its
+    shapes.
+    """
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     operators = {e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op" and e.get("ph") == "X"}
     found = []

@@ -1,4 +1,4 @@
-"""Clock and power under load: what a power limit makes of work that goes on for longer than a moment.
+"""Measures clock and power under load: what a power limit does to work that goes on for longer than a moment.
 
 Each load runs for some seconds; then its time, the SM clock and the power draw of the last half are noted. Loads of two
 kinds mixed in known proportions show how their powers add up, which is what a training step is to the power limit."""
@@ -21,7 +21,7 @@ IDLE_S = 0.7
 
 
 class _Sampler:
-    """Clock and power every 20 ms, from NVML where its Python binding is there, else nvidia-smi."""
+    """Clock and power every 20 ms, from NVML if its Python binding is there, and otherwise from nvidia-smi."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -36,7 +36,7 @@ class _Sampler:
                 pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
             )
             self._read()
-        except Exception:  # no binding, no NVML, no permission: any of them leaves nvidia-smi
+        except Exception:  # without a binding, NVML or permission there is still nvidia-smi
             self._read = lambda: _numbers(output.smi("clocks.sm,power.draw.instant"))
 
     def __enter__(self) -> Self:
@@ -124,7 +124,7 @@ MIXES = (
 
 
 def measure(seconds: float) -> Iterator[dict[str, Any]]:
-    """One row a load: microseconds of a call right after idle and sustained, SM clock, power."""
+    """One row for each load: microseconds of a call right after idle and under sustained load, SM clock, and power."""
     made = loads()
     alone: dict[str, float] = {}
     for name, make in made.items():
@@ -169,7 +169,7 @@ def _run(works: list[tuple[Callable[[], Any], int]], seconds: float) -> dict[str
 
 
 def _events(works: list[tuple[Callable[[], Any], int]], rounds: int) -> list[float]:
-    """Microseconds of one call of each work, over some rounds of all of them."""
+    """The microseconds of one call of each piece of work, over some rounds of all of them."""
     marks = []
     for _ in range(rounds):
         for i, (work, count) in enumerate(works):

@@ -70,7 +70,7 @@ class Exchanges:
             self.matched(match)
 
     def matched(self, match: Match) -> None:
-        """Every member has made its call: exchanges the bytes, or waits for the first sender whose bytes lack."""
+        """Every member has made its call. Exchanges the bytes, or waits for the first sender that has none yet."""
         op, root = match.signature.name, match.signature.get("root")
         if match.pair:
             op, root = "broadcast", 0  # the sender is call 0

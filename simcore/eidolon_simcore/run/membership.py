@@ -79,7 +79,9 @@ class Membership:
         self.first_joined_at = self.first_joined_at or now
 
     def _number(self, server: Server, joined: pb.RankJoined) -> int:
-        """RANK of the environment, else by order of joining; a number that is taken gets the next beyond the world."""
+        """The rank's number: RANK of the environment, or else the order of joining. If the number is taken, it gets the
+        next one beyond the world.
+        """
         rank = joined.rank if joined.rank >= 0 else server.index * self._ranks_per_server + joined.session - 1
         if rank in self.sessions or rank >= MAX_RANK:
             rank = max(self._planned, max(self._known, default=-1) + 1)
