@@ -43,7 +43,8 @@ LAUNCHES = (
     *("cuLaunchKernel", "cuLaunchKernelEx"),
     *("cudaMemcpyAsync", "cudaMemcpy", "cudaMemsetAsync", "cudaMemset", "cudaMemcpy2DAsync"),
 )
-_BEGIN = "eidolon: begin"
+_MARK = "eidolon: mark"
+_MARKS = 16  #: how often both clocks are read to compare them
 _SCHEMA = re.compile(r"(?!autograd::)\w+::\w+$")  #: not "autograd::engine::evaluate_function: MmBackward0"
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -201,17 +202,23 @@ class Counter:
             options["experimental_config"] = _ExperimentalConfig(capture_overload_names=True)  # type: ignore[call-arg]
         entries = self._functions.entries = []
         waited = idle()
+        read_ns = []
         with torch.profiler.profile(**options) as seen:
-            with torch.profiler.record_function(_BEGIN):
-                begun_ns = time.perf_counter_ns()
+            for _ in range(_MARKS):
+                with torch.profiler.record_function(_MARK):
+                    read_ns.append(time.perf_counter_ns())
             self._functions.during(work)
         events = seen.events()
-        [begin] = [event for event in events if event.name == _BEGIN and event.device_type == DeviceType.CPU]
-        after = [event for event in events if event.time_range.start > begin.time_range.end]
-        # The zero of both clocks, and the number of this thread in both ways to count threads.
+        marks = [event for event in events if event.name == _MARK and event.device_type == DeviceType.CPU]
+        marks.sort(key=lambda event: event.time_range.start)
+        after = [event for event in events if event.time_range.start > marks[-1].time_range.end]
+        # The profiler numbers threads in its own way.
+        threads = {threading.get_ident(): marks[0].thread}
         if waited:
-            self._ages.device_wait(begin.thread)
-        zero_us, threads = begun_ns / 1e3 - begin.time_range.start, {threading.get_ident(): begin.thread}
+            self._ages.device_wait(marks[0].thread)
+        # The difference of the clocks. Our clock is read a little after the profiler notes a mark, and much later if
+        # the machine runs something else in between, so the mark with the least delay counts.
+        zero_us = min(ns / 1e3 - mark.time_range.start for ns, mark in zip(read_ns, marks, strict=True))
         self.add(
             after,
             [(one.ns / 1e3 - zero_us, one._replace(thread=threads.get(one.thread, one.thread))) for one in entries],
