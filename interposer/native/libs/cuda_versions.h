@@ -1,6 +1,6 @@
 // The table of the functions that the driver answers for a name and a version.
 //
-// The file is long because it is a table that was recorded, not written by hand.
+// Long because it is a table that was recorded, not written by hand.
 //
 // The answer is the row with the greatest version that is not above the one asked for. A row whose suffix ends in _ptsz
 // or _ptds is for callers that asked for per-thread default streams; names without such a row have one form for both.
