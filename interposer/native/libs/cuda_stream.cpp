@@ -1,18 +1,12 @@
 // Driver: streams, events, host callbacks, values written in stream order.
 #include "cuda_driver.h"
 
-#include "stream_attributes.h"
 #include "streams.h"
 
 using namespace eidolon;
 using namespace eidolon::driver;
 
 namespace {
-
-StreamAttributes<CUlaunchAttributeValue> &attributes() {
-  static auto &all = *new StreamAttributes<CUlaunchAttributeValue>;
-  return all;
-}
 
 CUcontext context_of_stream(const Stream *on) { return context_of_device(stream_device(on)); }
 
@@ -92,17 +86,17 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *gree
 EID_PER_THREAD(3, cuStreamGetCtx_v2)
 
 CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID id, CUstreamAttrValue *value) {
-  return result(get_attribute(kDriver, attributes(), handle, id, value));
+  return result(get_attribute(kDriver, handle, id, value));
 }
 EID_PER_THREAD(3, cuStreamGetAttribute)
 
 CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID id, const CUstreamAttrValue *value) {
-  return result(set_attribute(kDriver, attributes(), handle, id, value));
+  return result(set_attribute(kDriver, handle, id, value));
 }
 EID_PER_THREAD(3, cuStreamSetAttribute)
 
 CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
-  return result(copy_attributes(kDriver, attributes(), to, from));
+  return result(copy_attributes<CUlaunchAttributeValue>(kDriver, to, from));
 }
 EID_PER_THREAD(2, cuStreamCopyAttributes)
 
@@ -144,7 +138,7 @@ EID_PER_THREAD(4, cuStreamAddCallback)
 
 CUresult cuEventCreate(CUevent *out, unsigned flags) { return result(create_event(kDriver, out, flags)); }
 
-CUresult cuEventDestroy_v2(CUevent event) { return result(event != nullptr ? event_destroy(event) : kInvalidHandle); }
+CUresult cuEventDestroy_v2(CUevent event) { return result(destroy_event(event)); }
 
 CUresult cuEventRecord(CUevent event, CUstream handle) {
   return result(record_event(kDriver, event, handle, CU_EVENT_RECORD_DEFAULT, EID_CALL("cuEventRecord")));
@@ -155,13 +149,9 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags) 
 }
 EID_PER_THREAD(3, cuEventRecordWithFlags)
 
-CUresult cuEventQuery(CUevent event) {
-  return result(event != nullptr ? event_query(event, EID_CALL("cuEventQuery")) : kInvalidHandle);
-}
+CUresult cuEventQuery(CUevent event) { return result(query_event(event, EID_CALL("cuEventQuery"))); }
 
-CUresult cuEventSynchronize(CUevent event) {
-  return result(event != nullptr ? event_synchronize(event, EID_CALL("cuEventSynchronize")) : kInvalidHandle);
-}
+CUresult cuEventSynchronize(CUevent event) { return result(synchronize_event(event, EID_CALL("cuEventSynchronize"))); }
 
 CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
   return result(elapsed_time(ms, start, end, EID_CALL("cuEventElapsedTime")));

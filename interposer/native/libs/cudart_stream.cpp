@@ -4,20 +4,10 @@
 // an error like any other, as in CUDA, and frameworks clear it.
 #include "cudart.h"
 
-#include "stream_attributes.h"
 #include "streams.h"
 
 using namespace eidolon;
 using namespace eidolon::runtime;
-
-namespace {
-
-StreamAttributes<cudaLaunchAttributeValue> &attributes() {
-  static auto &all = *new StreamAttributes<cudaLaunchAttributeValue>;
-  return all;
-}
-
-} // namespace
 
 extern "C" {
 
@@ -72,17 +62,17 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device) {
 EID_PER_THREAD(2, cudaStreamGetDevice)
 
 cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID id, cudaStreamAttrValue *value) {
-  return report(get_attribute(kRuntime, attributes(), stream, id, value));
+  return report(get_attribute(kRuntime, stream, id, value));
 }
 EID_PER_THREAD(3, cudaStreamGetAttribute)
 
 cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID id, const cudaStreamAttrValue *value) {
-  return report(set_attribute(kRuntime, attributes(), stream, id, value));
+  return report(set_attribute(kRuntime, stream, id, value));
 }
 EID_PER_THREAD(3, cudaStreamSetAttribute)
 
 cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
-  return report(copy_attributes(kRuntime, attributes(), to, from));
+  return report(copy_attributes<cudaLaunchAttributeValue>(kRuntime, to, from));
 }
 EID_PER_THREAD(2, cudaStreamCopyAttributes)
 
@@ -105,9 +95,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
   return report(create_event(kRuntime, out, flags));
 }
 
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return report(event != nullptr ? event_destroy(event) : kInvalidHandle);
-}
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return report(destroy_event(event)); }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return report(record_event(kRuntime, event, stream, cudaEventRecordDefault, EID_CALL("cudaEventRecord")));
@@ -118,12 +106,10 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 EID_PER_THREAD(3, cudaEventRecordWithFlags)
 
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return report(event != nullptr ? event_query(event, EID_CALL("cudaEventQuery")) : kInvalidHandle);
-}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return report(query_event(event, EID_CALL("cudaEventQuery"))); }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return report(event != nullptr ? event_synchronize(event, EID_CALL("cudaEventSynchronize")) : kInvalidHandle);
+  return report(synchronize_event(event, EID_CALL("cudaEventSynchronize")));
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {

@@ -15,6 +15,12 @@ inline constexpr int kAttributeAccessPolicyWindow = 1, kAttributeSynchronization
 
 template <class Value> class StreamAttributes {
 public:
+  // Those of all streams in this library. They are never destroyed, since streams may be used until the process ends.
+  static StreamAttributes &all() {
+    static auto &attributes = *new StreamAttributes;
+    return attributes;
+  }
+
   Status get(Stream *stream, int attribute, Value *out) {
     if (!known(attribute))
       return kInvalidValue;

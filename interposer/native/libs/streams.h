@@ -4,8 +4,25 @@
 
 #include "device_state.h"
 #include "library.h"
+#include "stream_attributes.h"
 
 namespace eidolon {
+
+// Calls `operation(stream)` on the stream of a handle.
+template <class Operation> Status on_stream(const Library &library, CUstream_st *handle, Operation operation) {
+  Stream *stream;
+  if (Status status = library.stream(handle, &stream))
+    return status;
+  return operation(stream);
+}
+
+// The same for work on the stream, which a spoiled capture refuses.
+template <class Operation> Status on_work_stream(const Library &library, CUstream_st *handle, Operation operation) {
+  Stream *stream;
+  if (Status status = library.work_stream(handle, &stream))
+    return status;
+  return operation(stream);
+}
 
 // ---- streams ------------------------------------------------------------------------------------------------------
 
@@ -33,74 +50,55 @@ inline Status destroy_stream(const Library &library, CUstream_st *handle, uint16
 }
 
 inline Status synchronize_stream(const Library &library, CUstream_st *handle, uint16_t call) {
-  Stream *stream;
-  if (Status status = library.stream(handle, &stream))
-    return status;
-  return stream_synchronize(stream, call);
+  return on_stream(library, handle, [call](Stream *stream) { return stream_synchronize(stream, call); });
 }
 
 // A query of a stream that captures is an error, and it spoils the capture.
 inline Status query_stream(const Library &library, CUstream_st *handle, uint16_t call) {
-  Stream *stream;
-  if (Status status = library.stream(handle, &stream))
-    return status;
-  return stream_query(stream, call);
+  return on_stream(library, handle, [call](Stream *stream) { return stream_query(stream, call); });
 }
 
 // Fills `out` with what `property(stream)` returns.
 template <class T, class Property>
 Status stream_property(const Library &library, CUstream_st *handle, T *out, Property property) {
-  Stream *stream;
   if (out == nullptr)
     return kInvalidValue;
-  if (Status status = library.stream(handle, &stream))
-    return status;
-  *out = property(stream);
-  return kSuccess;
+  return on_stream(library, handle, [&](Stream *stream) {
+    *out = property(stream);
+    return kSuccess;
+  });
 }
 
-// `attributes` are the library's StreamAttributes.
-template <class Attributes, class Value>
-Status get_attribute(const Library &library, Attributes &attributes, CUstream_st *handle, int id, Value *value) {
-  Stream *stream;
+template <class Value> Status get_attribute(const Library &library, CUstream_st *handle, int id, Value *value) {
   if (value == nullptr)
     return kInvalidValue;
-  if (Status status = library.stream(handle, &stream))
-    return status;
-  return attributes.get(stream, id, value);
+  return on_stream(library, handle,
+                   [&](Stream *stream) { return StreamAttributes<Value>::all().get(stream, id, value); });
 }
 
-template <class Attributes, class Value>
-Status set_attribute(const Library &library, Attributes &attributes, CUstream_st *handle, int id, const Value *value) {
-  Stream *stream;
+template <class Value> Status set_attribute(const Library &library, CUstream_st *handle, int id, const Value *value) {
   if (value == nullptr)
     return kInvalidValue;
-  if (Status status = library.stream(handle, &stream))
-    return status;
-  return attributes.set(stream, id, value);
+  return on_stream(library, handle,
+                   [&](Stream *stream) { return StreamAttributes<Value>::all().set(stream, id, value); });
 }
 
-template <class Attributes>
-Status copy_attributes(const Library &library, Attributes &attributes, CUstream_st *to, CUstream_st *from) {
-  Stream *target, *source;
-  if (Status status = library.stream(to, &target))
-    return status;
-  if (Status status = library.stream(from, &source))
-    return status;
-  attributes.copy(target, source);
-  return kSuccess;
+template <class Value> Status copy_attributes(const Library &library, CUstream_st *to, CUstream_st *from) {
+  return on_stream(library, to, [&](Stream *target) {
+    return on_stream(library, from, [&](Stream *source) {
+      StreamAttributes<Value>::all().copy(target, source);
+      return kSuccess;
+    });
+  });
 }
 
 // ---- host callbacks -----------------------------------------------------------------------------------------------
 
 inline Status launch_host_function(const Library &library, CUstream_st *handle, void (*function)(void *), void *data,
                                    uint16_t call) {
-  Stream *stream;
   if (function == nullptr)
     return kInvalidValue;
-  if (Status status = library.work_stream(handle, &stream))
-    return status;
-  return stream_callback(stream, function, data, call);
+  return on_work_stream(library, handle, [&](Stream *stream) { return stream_callback(stream, function, data, call); });
 }
 
 // The older form, whose callback gets the stream and a status. Only the newer form above can be captured.
@@ -146,35 +144,45 @@ inline Status create_event(const Library &library, CUevent_st **out, unsigned fl
   return status;
 }
 
-// cudaEventRecordExternal, cudaEventWaitExternal and their like in the driver: a node of a capture.
-inline constexpr unsigned kExternal = 1;
+inline Status destroy_event(CUevent_st *event) { return event != nullptr ? event_destroy(event) : kInvalidHandle; }
 
-inline Status record_event(const Library &library, CUevent_st *event, CUstream_st *handle, unsigned flags,
-                           uint16_t call) {
+inline Status query_event(CUevent_st *event, uint16_t call) {
+  return event != nullptr ? event_query(event, call) : kInvalidHandle;
+}
+
+inline Status synchronize_event(CUevent_st *event, uint16_t call) {
+  return event != nullptr ? event_synchronize(event, call) : kInvalidHandle;
+}
+
+// Records an event or waits for one. `plain(stream)` does it, and `external(stream)` makes a node of the stream's
+// capture for the flag cudaEventRecordExternal, cudaEventWaitExternal or the driver's for the same.
+template <class Plain, class External>
+Status use_event(const Library &library, CUevent_st *event, CUstream_st *handle, unsigned flags, Plain plain,
+                 External external) {
+  constexpr unsigned kExternal = 1;
   if ((flags & ~kExternal) != 0)
     return kInvalidValue;
   if (event == nullptr)
     return kInvalidHandle;
-  Stream *stream;
-  if (Status status = library.work_stream(handle, &stream))
-    return status;
-  if (flags != kExternal)
-    return event_record(event, stream, call);
-  return captures(stream) ? event_record_external(event, stream) : kIllegalState;
+  return on_work_stream(library, handle, [&](Stream *stream) {
+    if (flags != kExternal)
+      return plain(stream);
+    return captures(stream) ? external(stream) : kIllegalState;
+  });
+}
+
+inline Status record_event(const Library &library, CUevent_st *event, CUstream_st *handle, unsigned flags,
+                           uint16_t call) {
+  return use_event(
+      library, event, handle, flags, [&](Stream *stream) { return event_record(event, stream, call); },
+      [&](Stream *stream) { return event_record_external(event, stream); });
 }
 
 inline Status wait_event(const Library &library, CUstream_st *handle, CUevent_st *event, unsigned flags,
                          uint16_t call) {
-  if ((flags & ~kExternal) != 0)
-    return kInvalidValue;
-  if (event == nullptr)
-    return kInvalidHandle;
-  Stream *stream;
-  if (Status status = library.work_stream(handle, &stream))
-    return status;
-  if (flags != kExternal)
-    return stream_wait(stream, event, call);
-  return captures(stream) ? stream_wait_external(stream, event) : kIllegalState;
+  return use_event(
+      library, event, handle, flags, [&](Stream *stream) { return stream_wait(stream, event, call); },
+      [&](Stream *stream) { return stream_wait_external(stream, event); });
 }
 
 inline Status elapsed_time(float *ms, CUevent_st *start, CUevent_st *end, uint16_t call) {
