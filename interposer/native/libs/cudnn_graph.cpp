@@ -37,6 +37,31 @@ constexpr int kOutputs[] = {
 
 bool virtual_tensor(const Node &tensor) { return tensor.integer(CUDNN_ATTR_TENSOR_IS_VIRTUAL) != 0; }
 
+// The mode of a pointwise operation (cudnnPointwiseMode_t), or kNoMode for any other operation.
+constexpr int64_t kNoMode = -1;
+int64_t pointwise_mode(const Node &operation) {
+  if (operation.type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+    return kNoMode;
+  const NodePtr descriptor = operation.child(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+  return descriptor != nullptr ? descriptor->integer(CUDNN_ATTR_POINTWISE_MODE) : kNoMode;
+}
+
+// A matrix product: C = A x B.
+struct Product {
+  NodePtr a, b, c;
+};
+
+// The matrix products of a graph, in their order.
+std::vector<Product> products_of(const std::vector<NodePtr> &operations) {
+  std::vector<Product> out;
+  for (const NodePtr &operation : operations)
+    if (operation->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
+      out.push_back({operation->child(CUDNN_ATTR_OPERATION_MATMUL_ADESC),
+                     operation->child(CUDNN_ATTR_OPERATION_MATMUL_BDESC),
+                     operation->child(CUDNN_ATTR_OPERATION_MATMUL_CDESC)});
+  return out;
+}
+
 void collect_output(const NodePtr &tensor, std::vector<Output> *out) {
   if (tensor == nullptr || tensor->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR || virtual_tensor(*tensor) ||
       tensor->integer(CUDNN_ATTR_TENSOR_IS_BY_VALUE) != 0)
@@ -143,22 +168,19 @@ bool causal_mask(const std::vector<NodePtr> &operations) {
   for (const NodePtr &operation : operations) {
     if (operation->type == kDiagonalMask)
       return true;
-    if (operation->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-      continue;
-    const NodePtr mode = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+    const int64_t mode = pointwise_mode(*operation);
     const NodePtr y = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
-    if (mode == nullptr || y == nullptr)
+    if (mode == kNoMode || y == nullptr)
       continue;
-    const int64_t kind = mode->integer(CUDNN_ATTR_POINTWISE_MODE);
     const auto generated = [&](int name) {
       const NodePtr tensor = operation->child(name);
       return tensor != nullptr &&
              std::find(indices.begin(), indices.end(), tensor->integer(CUDNN_ATTR_TENSOR_UNIQUE_ID)) != indices.end();
     };
     const bool from_index = generated(CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
-    if (kind == CUDNN_POINTWISE_GEN_INDEX || (from_index && kind <= CUDNN_POINTWISE_SUB)) // an index, or one shifted
+    if (mode == CUDNN_POINTWISE_GEN_INDEX || (from_index && mode <= CUDNN_POINTWISE_SUB)) // an index, or one shifted
       indices.push_back(y->integer(CUDNN_ATTR_TENSOR_UNIQUE_ID));
-    const bool compares = kind >= CUDNN_POINTWISE_CMP_GT && kind <= CUDNN_POINTWISE_CMP_LE;
+    const bool compares = mode >= CUDNN_POINTWISE_CMP_GT && mode <= CUDNN_POINTWISE_CMP_LE;
     if (compares && from_index && generated(CUDNN_ATTR_OPERATION_POINTWISE_BDESC))
       return true;
   }
@@ -168,17 +190,34 @@ bool causal_mask(const std::vector<NodePtr> &operations) {
 // Whether a matrix in memory, as large as the scores, is added to them. Such kernels are nearly twice as slow.
 bool biased(const std::vector<NodePtr> &operations, int64_t columns) {
   for (const NodePtr &operation : operations) {
-    if (operation->type != CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-      continue;
-    const NodePtr mode = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     const NodePtr added = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-    if (mode == nullptr || added == nullptr || mode->integer(CUDNN_ATTR_POINTWISE_MODE) != CUDNN_POINTWISE_ADD)
+    if (pointwise_mode(*operation) != CUDNN_POINTWISE_ADD || added == nullptr)
       continue;
     const Tensor tensor = tensor_of(*added);
     if (tensor.n == 4 && columns > 1 && tensor.dims[3] == columns && !virtual_tensor(*added))
       return true;
   }
   return false;
+}
+
+// The keys and values of attention, as far as its costs depend on them.
+struct KeyValue {
+  int64_t heads, length, value_size;
+};
+
+// Fills in attention of this query: its sizes, and the masks among its operations.
+void describe_attention(const std::vector<NodePtr> &operations, const Tensor &q, const KeyValue &kv, Plan *plan) {
+  plan->kind = Plan::kAttention;
+  plan->type = q.type;
+  plan->b = q.dims[0];
+  plan->h = q.dims[1];
+  plan->sq = q.dims[2];
+  plan->d = q.dims[3];
+  plan->kvh = kv.heads;
+  plan->skv = kv.length;
+  plan->dv = kv.value_size;
+  plan->causal = causal_mask(operations);
+  plan->bias = biased(operations, plan->skv);
 }
 
 void attention_memory(Plan *plan) {
@@ -205,18 +244,9 @@ bool attention_node(const std::vector<NodePtr> &operations, Plan *plan) {
     const Tensor tq = tensor_of(*q), tk = tensor_of(*k), tv = tensor_of(*v);
     if (tq.n != 4 || tk.n != 4 || tv.n != 4)
       return false;
-    plan->kind = Plan::kAttention;
+    const bool transposed = tk.dims[2] == tq.dims[3] && tk.dims[3] != tq.dims[3]; // as K may be
     plan->backward = backward;
-    plan->type = tq.type;
-    plan->b = tq.dims[0];
-    plan->h = tq.dims[1];
-    plan->sq = tq.dims[2];
-    plan->d = tq.dims[3];
-    plan->kvh = tk.dims[1];
-    plan->skv = tk.dims[2] == plan->d && tk.dims[3] != plan->d ? tk.dims[3] : tk.dims[2]; // K may come transposed
-    plan->dv = tv.dims[3];
-    plan->causal = causal_mask(operations);
-    plan->bias = biased(operations, plan->skv);
+    describe_attention(operations, tq, {tk.dims[1], transposed ? tk.dims[3] : tk.dims[2], tv.dims[3]}, plan);
     for (const AttributeValue &a : operation->attributes) // or inside the node's own graph of masks
       for (const NodePtr &nested : a.nested)
         if (const AttributeValue *inner = nested->find(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
@@ -229,20 +259,11 @@ bool attention_node(const std::vector<NodePtr> &operations, Plan *plan) {
   return false;
 }
 
-std::vector<NodePtr> of_type(const std::vector<NodePtr> &operations, int type) {
-  std::vector<NodePtr> out;
-  for (const NodePtr &operation : operations)
-    if (operation->type == type)
-      out.push_back(operation);
-  return out;
-}
-
 bool attention_graph(const std::vector<NodePtr> &operations, Plan *plan) {
-  const std::vector<NodePtr> products = of_type(operations, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-  bool exponential = !of_type(operations, kSoftmax).empty();
-  for (const NodePtr &operation : of_type(operations, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR))
-    if (const NodePtr mode = operation->child(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR))
-      exponential |= mode->integer(CUDNN_ATTR_POINTWISE_MODE) == CUDNN_POINTWISE_EXP;
+  const std::vector<Product> products = products_of(operations);
+  const bool exponential = std::any_of(operations.begin(), operations.end(), [](const NodePtr &operation) {
+    return operation->type == kSoftmax || pointwise_mode(*operation) == CUDNN_POINTWISE_EXP;
+  });
   if (products.size() < 2 || !exponential)
     return false;
   // The first product is Q times K^T. Forward, V enters the last product. Backward, it enters the other product whose
@@ -250,10 +271,7 @@ bool attention_graph(const std::vector<NodePtr> &operations, Plan *plan) {
   plan->backward = products.size() >= 4;
   Tensor q, k, wide;
   bool have_scores = false;
-  for (const NodePtr &product : products) {
-    const NodePtr a = product->child(CUDNN_ATTR_OPERATION_MATMUL_ADESC);
-    const NodePtr b = product->child(CUDNN_ATTR_OPERATION_MATMUL_BDESC);
-    const NodePtr c = product->child(CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+  for (const auto &[a, b, c] : products) {
     if (a == nullptr || b == nullptr || c == nullptr)
       return false;
     if (!have_scores) {
@@ -268,17 +286,7 @@ bool attention_graph(const std::vector<NodePtr> &operations, Plan *plan) {
   }
   if (q.n != 4 || k.n != 4)
     return false;
-  plan->kind = Plan::kAttention;
-  plan->type = q.type;
-  plan->b = q.dims[0];
-  plan->h = q.dims[1];
-  plan->sq = q.dims[2];
-  plan->d = q.dims[3];
-  plan->kvh = k.dims[1];
-  plan->skv = k.dims[3];
-  plan->dv = wide.n == 4 ? wide.dims[3] : plan->d;
-  plan->causal = causal_mask(operations);
-  plan->bias = biased(operations, plan->skv);
+  describe_attention(operations, q, {k.dims[1], k.dims[3], wide.n == 4 ? wide.dims[3] : q.dims[3]}, plan);
   attention_memory(plan);
   return true;
 }
@@ -286,11 +294,10 @@ bool attention_graph(const std::vector<NodePtr> &operations, Plan *plan) {
 // ---- the rest ----------------------------------------------------------------------------------------------------
 
 bool product(const std::vector<NodePtr> &operations, Plan *plan) {
-  const std::vector<NodePtr> products = of_type(operations, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  const std::vector<Product> products = products_of(operations);
   if (products.size() != 1)
     return false;
-  const NodePtr a = products[0]->child(CUDNN_ATTR_OPERATION_MATMUL_ADESC);
-  const NodePtr c = products[0]->child(CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+  const auto &[a, b, c] = products[0];
   if (a == nullptr || c == nullptr)
     return false;
   const Tensor ta = tensor_of(*a), tc = tensor_of(*c);
