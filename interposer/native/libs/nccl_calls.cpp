@@ -74,7 +74,7 @@ int64_t factor_bits(const Call &call) {
 }
 
 // Whether a call sends directly to its peers. The other operations follow rings and trees.
-bool goes_to_peers(const Call &call) { return call.peer != kNone || call.name == "all_to_all"; }
+bool goes_to_peers(const Call &call) { return call.attributes.peer != kNone || call.name == "all_to_all"; }
 
 ncclResult_t issue(const Call &call, Stream *stream, bool more) {
   DeviceScope scope(call.comm->device);
@@ -83,39 +83,26 @@ ncclResult_t issue(const Call &call, Stream *stream, bool more) {
     if (ncclResult_t result = connect_peers(call.comm))
       return result;
   }
-  const signatures::Collective fields = {.comm = static_cast<int64_t>(call.comm->id),
-                                         .count = static_cast<int64_t>(call.count),
-                                         .dtype = call.type,
-                                         .bytes = static_cast<int64_t>(call.bytes),
-                                         .root = call.root,
-                                         .peer = call.peer,
-                                         .redop = call.operation,
-                                         .scale = factor_bits(call)};
-  const Collective collective = {.sig = signature(call.name, fields),
-                                 .position = call.position,
-                                 .turn = call.comm->turn,
-                                 .stream = stream,
-                                 .call = call.id,
-                                 .group_more = more,
-                                 .small = call.small,
-                                 .send = call.send,
-                                 .send_bytes = call.send_bytes,
-                                 .receive = call.receive,
-                                 .receive_bytes = call.receive_bytes};
+  signatures::Collective attributes = call.attributes;
+  attributes.scale = factor_bits(call);
+  Collective collective = call.launch;
+  collective.sig = signature(call.name, attributes);
+  collective.stream = stream;
+  collective.group_more = more;
   return result_of(launch_collective(collective));
 }
 
 // Launches the calls of one communicator, in their order, as one launch.
 ncclResult_t launch(const std::vector<Call> &run) {
-  Stream *stream = run.front().stream;
+  Stream *stream = run.front().launch.stream;
   DeviceScope scope(run.front().comm->device);
   std::vector<Stream *> others;
   for (const Call &call : run)
-    if (call.stream != stream && std::find(others.begin(), others.end(), call.stream) == others.end())
-      others.push_back(call.stream);
+    if (Stream *own = call.launch.stream; own != stream && std::find(others.begin(), others.end(), own) == others.end())
+      others.push_back(own);
   for (Stream *other : others) {
     if (capture_info(other).id != capture_info(stream).id)
-      return fail(ncclInvalidUsage, "of the streams of a communicator in a group some are captured and some are not");
+      return fail(ncclInvalidUsage, "some streams of the communicator in this group are captured and some are not");
     if (Status status = stream_follow(stream, other); status != kSuccess)
       return result_of(status);
   }
@@ -162,7 +149,7 @@ ncclResult_t submit(const Call &call) {
     calls.push_back(call);
     return ncclSuccess;
   }
-  return issue(call, call.stream, false);
+  return issue(call, call.launch.stream, false);
 }
 
 ncclResult_t submit(const Joining &joining) {
@@ -204,7 +191,7 @@ ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t
                         size_t count, ncclDataType_t type, const Buffers &b, size_t sent_by_one, int root = kNone,
                         int peer = kNone, int operation = kNone) {
   if (!valid(comm))
-    return reject(ncclInvalidArgument, "not a communicator");
+    return reject(ncclInvalidArgument, "this is no communicator");
   if (comm->error != ncclSuccess)
     return reject(ncclInvalidUsage, "the communicator was revoked");
   if (comm->finalized || comm->suspended)
@@ -224,7 +211,7 @@ ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t
   DeviceScope scope(comm->device);
   Stream *lane = stream_of(stream);
   if (lane == nullptr)
-    return reject(ncclInvalidArgument, "not a stream");
+    return reject(ncclInvalidArgument, "this is no stream");
   const size_t element = bytes_of(type), send_bytes = b.send_count * element, receive_bytes = b.receive_count * element;
   const bool pair = peer != kNone;
   if (comm->size == 1 && !pair) { // without peers it is a copy, if the result lies elsewhere
@@ -238,22 +225,27 @@ ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t
     position = &comm->peers[(b.send_count > 0 ? 0 : comm->size) + peer];
   const size_t larger = std::max({send_bytes, receive_bytes, sent_by_one * element, b.larger * element});
   return submit(Call{.comm = comm,
-                     .stream = lane,
                      .name = name,
-                     .id = id,
-                     .position = position,
-                     .count = count,
-                     .type = type,
-                     .bytes = larger,
-                     .root = root,
-                     .peer = peer,
-                     .operation = custom != kNone ? static_cast<int>(ncclNumOps) : operation,
+                     .attributes = {.comm = static_cast<int64_t>(comm->id),
+                                    .count = static_cast<int64_t>(count),
+                                    .dtype = type,
+                                    .bytes = static_cast<int64_t>(larger),
+                                    .root = root,
+                                    .peer = peer,
+                                    .redop = custom != kNone ? static_cast<int>(ncclNumOps) : operation,
+                                    .scale = kNone},
                      .custom = custom,
-                     .small = sent_by_one * element <= config().payload_limit && larger <= kLargestResult,
-                     .send = b.send_count > 0 ? b.send : nullptr,
-                     .send_bytes = send_bytes,
-                     .receive = b.receive_count > 0 ? b.receive : nullptr,
-                     .receive_bytes = receive_bytes});
+                     .launch = {.sig = 0,
+                                .position = position,
+                                .turn = comm->turn,
+                                .stream = lane,
+                                .call = id,
+                                .group_more = false,
+                                .small = sent_by_one * element <= config().payload_limit && larger <= kLargestResult,
+                                .send = b.send_count > 0 ? b.send : nullptr,
+                                .send_bytes = send_bytes,
+                                .receive = b.receive_count > 0 ? b.receive : nullptr,
+                                .receive_bytes = receive_bytes}});
 }
 
 // A root, peer or reduction as the caller gave it. A negative one is wrong, and must not look like an absent one.
@@ -276,7 +268,7 @@ EID_NCCL ncclGroupStart() {
 EID_NCCL_ALIAS(ncclGroupStart);
 EID_NCCL ncclGroupEnd() {
   if (depth == 0)
-    return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    return fail(ncclInvalidUsage, "ncclGroupEnd was called without ncclGroupStart");
   return --depth > 0 ? ncclSuccess : finish_group();
 }
 EID_NCCL_ALIAS(ncclGroupEnd);
@@ -284,7 +276,7 @@ EID_NCCL_ALIAS(ncclGroupEnd);
 EID_NCCL ncclGroupSimulateEnd(ncclSimInfo_t *info) {
   unmodelled("nccl", "ncclGroupSimulateEnd");
   if (depth == 0)
-    return fail(ncclInvalidUsage, "ncclGroupSimulateEnd without ncclGroupStart");
+    return fail(ncclInvalidUsage, "ncclGroupSimulateEnd was called without ncclGroupStart");
   if (--depth == 0) {
     calls.clear();
     joinings.clear();
@@ -292,7 +284,7 @@ EID_NCCL ncclGroupSimulateEnd(ncclSimInfo_t *info) {
   }
   if (info != nullptr)
     info->estimatedTime = NCCL_UNDEF_FLOAT;
-  return fail(ncclInvalidUsage, "the time of a group is not estimated ahead");
+  return fail(ncclInvalidUsage, "the time of a group cannot be estimated in advance");
 }
 EID_NCCL_ALIAS(ncclGroupSimulateEnd);
 #endif

@@ -227,7 +227,7 @@ ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank, const n
   if (!valid(config))
     return fail(ncclInvalidArgument, "the configuration is not initialised (NCCL_CONFIG_INITIALIZER)");
   if (out == nullptr || size < 1 || rank < 0 || rank >= size)
-    return fail(ncclInvalidArgument, "rank %d of %d", rank, size);
+    return fail(ncclInvalidArgument, "rank %d does not exist in a communicator of %d ranks", rank, size);
   if (context() != kSuccess)
     return fail(ncclUnhandledCudaError, "no CUDA context");
   ncclComm *comm = make(std::move(name), rank, size, current_device());
@@ -310,7 +310,7 @@ EID_NCCL_ALIAS(ncclCommInitRank);
 EID_NCCL ncclCommInitRankScalable(ncclComm_t *comm, int size, int rank, int ids, ncclUniqueId *id,
                                   ncclConfig_t *config) {
   if (ids < 1 || ids > size || id == nullptr)
-    return fail(ncclInvalidArgument, "%d unique ids for %d ranks", ids, size);
+    return fail(ncclInvalidArgument, "%d unique ids were given for %d ranks", ids, size);
   return init(comm, size, hex(id[0]), rank, config);
 }
 EID_NCCL_ALIAS(ncclCommInitRankScalable);
@@ -325,7 +325,7 @@ EID_NCCL ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
   for (int i = 0; i < count; ++i) {
     const int device = devices != nullptr ? devices[i] : i;
     if (!valid_device(device))
-      return fail(ncclUnhandledCudaError, "device %d of %d", device, config().devices);
+      return fail(ncclUnhandledCudaError, "device %d does not exist: there are %d", device, config().devices);
     DeviceScope scope(device);
     if (context() != kSuccess)
       return fail(ncclUnhandledCudaError, "no CUDA context on device %d", device);
@@ -340,7 +340,7 @@ EID_NCCL_ALIAS(ncclCommInitAll);
 
 EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
   if (!usable(parent) || out == nullptr || color < NCCL_SPLIT_NOCOLOR || !valid(config))
-    return fail(ncclInvalidArgument, "split with color %d", color);
+    return fail(ncclInvalidArgument, "the communicator cannot be split with color %d", color);
   ncclComm *comm = make("", 0, 0, parent->device);
   if (comm == nullptr)
     return ncclSystemError;
@@ -361,7 +361,7 @@ EID_NCCL_ALIAS(ncclCommSplit);
 EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t *out, ncclConfig_t *config, int flags) {
   if (!valid(parent) || parent->finalized || out == nullptr || count < 1 || excluded == nullptr || !valid(config) ||
       (flags != 0 && flags != 1)) // 1: NCCL_SHRINK_ABORT; the parent may have been revoked
-    return fail(ncclInvalidArgument, "shrinking by %d ranks with flags %d", count, flags);
+    return fail(ncclInvalidArgument, "the communicator cannot be shrunk by %d ranks with flags %d", count, flags);
   std::vector<int> gone(excluded, excluded + count);
   std::sort(gone.begin(), gone.end());
   gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
@@ -369,7 +369,7 @@ EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t 
   int before = 0;
   for (int rank : gone) {
     if (rank < 0 || rank >= parent->size || rank == parent->rank)
-      return fail(ncclInvalidArgument, "excluded rank %d", rank);
+      return fail(ncclInvalidArgument, "rank %d cannot be excluded: it is no other member", rank);
     before += rank < parent->rank;
     name += "-" + std::to_string(rank);
   }
@@ -410,8 +410,9 @@ EID_NCCL ncclCommGrow(ncclComm_t parent, int size, const ncclUniqueId *id, int r
   if (parent == nullptr)
     return id == nullptr ? ncclInvalidArgument : init(out, size, hex(*id), rank, config);
   if (!usable(parent) || out == nullptr || rank != -1 || size <= parent->size || !valid(config))
-    return fail(ncclInvalidArgument, "growing from %d to %d ranks as %d", usable(parent) ? parent->size : 0, size,
-                rank);
+    return fail(ncclInvalidArgument,
+                "the communicator cannot grow from %d to %d ranks with rank %d given (-1 is allowed)",
+                usable(parent) ? parent->size : 0, size, rank);
   parent->grows = false;
   DeviceScope scope(parent->device);
   return init(out, size, hex(growth_of(parent, parent->children.fetch_add(1))), parent->rank, config);
@@ -451,7 +452,7 @@ EID_NCCL_ALIAS(ncclCommGetAsyncError);
 
 EID_NCCL ncclCommFinalize(ncclComm_t comm) {
   if (!valid(comm) || comm->finalized.exchange(true))
-    return fail(ncclInvalidArgument, "not a communicator, or finalized before");
+    return fail(ncclInvalidArgument, "this is no communicator, or it was finalized before");
   host_cost(EID_CALL("ncclCommFinalize"));
   return ncclSuccess;
 }
@@ -488,7 +489,7 @@ EID_NCCL_ALIAS(ncclCommRevoke);
 namespace {
 ncclResult_t enroll(ncclComm *comm, void *buffer, size_t bytes, void **out) {
   if (!usable(comm) || buffer == nullptr || bytes == 0 || out == nullptr)
-    return fail(ncclInvalidArgument, "registering %zu bytes at %p", bytes, buffer);
+    return fail(ncclInvalidArgument, "%zu bytes at %p cannot be registered", bytes, buffer);
   if (pointer_info(buffer).type != PointerInfo::kDevice)
     return fail(ncclInvalidArgument, "%p is not device memory", buffer);
   *out = new Registration{buffer};
@@ -503,7 +504,7 @@ ncclResult_t strike(ncclComm *comm, void *handle) {
     return ncclSuccess;
   std::lock_guard hold(comm->mutex);
   if (comm->buffers.erase(handle) == 0)
-    return fail(ncclInvalidArgument, "the handle belongs to nothing registered");
+    return fail(ncclInvalidArgument, "nothing is registered under the handle");
   delete static_cast<Registration *>(handle);
   return ncclSuccess;
 }
@@ -518,7 +519,7 @@ EID_NCCL_ALIAS(ncclCommDeregister);
 #if NCCL_VERSION_CODE >= 22700
 EID_NCCL ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags) {
   if (flags & ~(NCCL_WIN_COLL_SYMMETRIC | 2)) // 2: NCCL_WIN_STRICT_ORDERING, since 2.30
-    return fail(ncclInvalidArgument, "window flags %d", flags);
+    return fail(ncclInvalidArgument, "the flags %d of the window are not known", flags);
   return enroll(comm, buffer, bytes, reinterpret_cast<void **>(window));
 }
 EID_NCCL_ALIAS(ncclCommWindowRegister);
@@ -533,7 +534,7 @@ EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out) {
   std::lock_guard hold(comm->mutex);
   const auto found = comm->buffers.find(window);
   if (found == comm->buffers.end())
-    return fail(ncclInvalidArgument, "not a window of this communicator");
+    return fail(ncclInvalidArgument, "this is no window of the communicator");
   *out = found->second;
   return ncclSuccess;
 }
@@ -582,7 +583,7 @@ EID_NCCL_ALIAS(ncclCommMemStats);
 // Gives the communicator's memory back until it is resumed. Calls on it fail in between.
 EID_NCCL ncclCommSuspend(ncclComm_t comm, int flags) {
   if (!usable(comm) || flags != 1 || comm->suspended.exchange(true)) // 1: NCCL_SUSPEND_MEM
-    return fail(ncclInvalidArgument, "suspending with flags %d", flags);
+    return fail(ncclInvalidArgument, "the communicator cannot be suspended with flags %d", flags);
   give_back(comm->memory);
   give_back(comm->peer_memory); // it is taken again by the next send
   return ncclSuccess;
@@ -590,7 +591,7 @@ EID_NCCL ncclCommSuspend(ncclComm_t comm, int flags) {
 EID_NCCL_ALIAS(ncclCommSuspend);
 EID_NCCL ncclCommResume(ncclComm_t comm) {
   if (!valid(comm) || !comm->suspended)
-    return fail(ncclInvalidArgument, "not a suspended communicator");
+    return fail(ncclInvalidArgument, "this is no suspended communicator");
   if (ncclResult_t result = take_memory(comm))
     return result;
   comm->suspended = false;

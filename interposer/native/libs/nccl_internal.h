@@ -107,20 +107,10 @@ inline bool usable(const ncclComm *comm) {
 // One collective, ready to be issued.
 struct Call {
   ncclComm *comm;
-  Stream *stream;
   signatures::CollectiveName name;
-  uint16_t id;
-  std::atomic<uint64_t> *position;
-  size_t count;
-  ncclDataType_t type;
-  size_t bytes; // of one rank's larger buffer
-  int root = kNone, peer = kNone, operation = kNone;
-  int custom = kNone; // place of its factor in the communicator
-  bool small;
-  const void *send;
-  size_t send_bytes;
-  void *receive;
-  size_t receive_bytes;
+  signatures::Collective attributes; // without the factor of a custom reduction, which is read when it is issued
+  int custom = kNone;                // place of that factor in the communicator
+  Collective launch;                 // on the caller's stream; its signature is made when it is issued
 };
 
 // A communicator whose members are still to be told.
