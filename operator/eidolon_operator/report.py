@@ -156,7 +156,8 @@ def _findings(summary: Summary) -> str:
     calls = sorted(summary["unmodelled"], key=lambda item: (-item["count"], item["name"]))
     lines += _list(
         "Unmodelled calls",
-        f'{_count(len(calls), "function")}, each returned "not supported"',
+        f"{_count(sum(item['count'] for item in calls), 'call')} of {_count(len(calls), 'function')}, "
+        'which mostly returned "not supported"',
         [f"{item['name']}: {item['count']} x" for item in calls],
     )
     reads = sorted(summary["unknown_reads"], key=lambda item: (-item["count"], item["site"]))

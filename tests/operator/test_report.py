@@ -74,7 +74,7 @@ def test_the_whole_report() -> None:
         "Device time by cost source: measured 0.0%, interpolated 0.0%, roofline 97.5%, unknown 2.5%\n"
         "Host waits: 3 waits, 2.000 ms\n"
         "  store.get: 3 x, 2.000 ms\n"
-        'Unmodelled calls: 2 functions, each returned "not supported"\n'
+        'Unmodelled calls: 13 calls of 2 functions, which mostly returned "not supported"\n'
         "  nvml:nvmlX: 9 x\n"
         "  cusparse:cusparseSpMM: 4 x\n"
         "Unknown reads: 1 read of values that were never computed\n"

@@ -43,7 +43,7 @@ enum class Kind : uint8_t {
   kResume = 25, // the first record after idle
   kOutOfMemory = 26, // an allocation was refused; value: bytes asked for
   kExit = 27, // the last record of an orderly process exit; not read: the agent tells of the end itself (RankLeft)
-  kUnmodelled = 28, // a call that is not modelled; value: 1; sig: unmodelled
+  kUnmodelled = 28, // calls that are not modelled; value: how many; sig: unmodelled
   kUnknownRead = 29, // the host read bytes that were never computed; value: bytes; sig: read
 };
 

@@ -38,7 +38,4 @@ class Books:
 
     def unmodelled(self) -> dict[str, int]:
         """Calls of functions that are not modelled, by name, over all ranks."""
-        found: dict[str, int] = {}
-        for (_, name), count in self.tally.unmodelled.items():
-            found[name] = found.get(name, 0) + count
-        return found
+        return dict(self.tally.unmodelled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from eidolon_simcore.ledger.unknown_reads import Reads
@@ -11,5 +12,5 @@ from eidolon_simcore.ledger.unknown_reads import Reads
 class Tally:
     """See the module's docstring."""
 
-    unmodelled: dict[tuple[int, str], int] = field(default_factory=dict)  #: last count by rank and name
+    unmodelled: Counter[str] = field(default_factory=Counter)  #: calls that are not modelled, by name
     reads: Reads = field(default_factory=Reads)

@@ -122,7 +122,7 @@ class Effects:
         batch.operations["label"][row] = self._pricing.label[record.sig]
 
     def _make_communicator(self, batch: Batch, row: int, seq: int, record: Record) -> None:
-        """Making a communicator is a collective on a lane of its own."""
+        """To make a communicator is a collective on a lane of its own."""
         signature, out = self._definitions.get(record.sig), batch.operations
         if signature.kind == "split":
             out["value"][row] = self._communicators.split(self._rank, seq, signature)
@@ -179,7 +179,7 @@ class Effects:
     # ---- what is not known ----------------------------------------------------------------------------------------
 
     def _unmodelled(self, batch: Batch, row: int, seq: int, record: Record) -> None:
-        self._books.tally.unmodelled[self._rank, self._definitions.get(record.sig).name] = record.value
+        self._books.tally.unmodelled[self._definitions.get(record.sig).name] += record.value
 
     def _unknown_read(self, batch: Batch, row: int, seq: int, record: Record) -> None:
         signature = self._definitions.get(record.sig)

@@ -135,15 +135,15 @@ def test_watching_threads_do_not_wake_an_idle_rank_and_a_call_does(tmp_path: Pat
 def test_counts_of_what_is_not_modelled_or_known_reach_the_summary(run: Run) -> None:
     rank = alone(run)
     name = rank.signature("unmodelled", "cusparse:cusparseSpMM")
-    rank.write(Kind.UNMODELLED, sig=name, value=1)
-    rank.write(Kind.UNMODELLED, sig=name, value=5)
+    for _ in range(3):  # the shim sends one record for each call
+        rank.write(Kind.UNMODELLED, sig=name, value=1)
     op = rank.signature("op", "aten::item")
     rank.write(Kind.UNKNOWN_READ, sig=rank.signature("read", "copy", op=op), value=4)
     rank.write(Kind.HOST, sig=rank.signature("mark", "tokens", value=64))
     rank.mark()
     run.batch(rank)
     summary = run.summary()
-    assert summary["unmodelled"] == [{"name": "cusparse:cusparseSpMM", "count": 5}]
+    assert summary["unmodelled"] == [{"name": "cusparse:cusparseSpMM", "count": 3}]
     assert summary["unknown_reads"] == [
         {"site": "copy (aten::item)", "default": None, "bulk": False, "count": 1, "bytes": 4}
     ]
