@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,19 @@ from eidolon_simcore.run.simulation import Simulation
 
 
 class Run:
-    """A simulation whose clock stands still; what it sends is kept by server."""
+    """A simulation whose clock stands still; what it sends is kept by server. Servers that are ``absent`` do not say
+    hello by themselves.
+    """
 
-    def __init__(self, out: Path, **changes: Any) -> None:
+    def __init__(self, out: Path, absent: Collection[int] = (), **changes: Any) -> None:
         p = plan(**changes)
         self.out = out
         engine = NativeEngine(optimistic=p.time_sync == "optimistic")
         self.simulation = Simulation(p, engine, Report(p, out), version="test", now=0.0)
         self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
         for server in self.sent:
-            self.hello(server)
+            if server not in absent:
+                self.hello(server)
 
     def hello(self, server: int = 0) -> None:
         p = self.simulation.plan
