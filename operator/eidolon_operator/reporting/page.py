@@ -47,7 +47,7 @@ def render_comparison(a: Run, b: Run) -> str:
     )
     sections = [
         _section(
-            "Figures", "Change is that of the second run against the first.", _table(tables.comparison(a, b), most=99)
+            "Figures", "Changes are those from the first run to the second.", _table(tables.comparison(a, b), most=99)
         ),
         _step_times((a, b)),
         _splits((a, b)),

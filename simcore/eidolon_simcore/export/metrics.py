@@ -56,7 +56,7 @@ _SO_FAR = "in the final steps but the first"
 
 #: Every family that the collector can give, by name. Names of counters stand here without ``_total``.
 FAMILIES: Mapping[str, Family] = {
-    "eidolon_run": Family("gauge", ("gpu", "servers"), "1; labels say what is simulated."),
+    "eidolon_run": Family("gauge", ("gpu", "servers"), "Always 1. The labels say what is simulated."),
     "eidolon_run_state": Family("gauge", ("state",), "1 for the state that the run is in, else 0."),
     "eidolon_ranks": Family("gauge", ("state",), "Ranks that are expected, have joined, have left."),
     "eidolon_steps": Family("counter", (), "Final optimizer steps, the first (startup) included."),
@@ -90,7 +90,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "eidolon_device_overlap_ratio": Family("gauge", _BOTH, f"As eidolon_step_overlap_ratio, of one device {_LAST}."),
     "eidolon_device_seconds": Family("counter", (*_BOTH, "activity"), f"Device time by activity {_SO_FAR}."),
-    "eidolon_rank_step_seconds": Family("gauge", _RANK, f"From the rank's mark before to its mark {_LAST}."),
+    "eidolon_rank_step_seconds": Family(
+        "gauge", _RANK, f"Virtual time from the rank's previous mark to its mark {_LAST}."
+    ),
     "eidolon_rank_wait_ratio": Family(
         "gauge", _RANK, f"Share of time {_LAST} in collectives that others had not reached: a straggler has the least."
     ),
@@ -109,10 +111,10 @@ FAMILIES: Mapping[str, Family] = {
     "eidolon_device_memory_capacity_bytes": Family("gauge", _DEVICE, "Memory of the device."),
     "eidolon_device_out_of_memory": Family("counter", _DEVICE, "Allocations that were refused."),
     "eidolon_collectives": Family("counter", ("op",), f"Collectives {_SO_FAR}; send: pairs of send and receive."),
-    "eidolon_collective_bytes": Family("counter", ("op",), "Sum of the larger buffer of one member."),
-    "eidolon_collective_bus_bytes": Family("counter", ("op",), "The same times nccl-tests' bus factor."),
+    "eidolon_collective_bytes": Family("counter", ("op",), "Bytes in the larger buffer of one member, summed."),
+    "eidolon_collective_bus_bytes": Family("counter", ("op",), "These bytes times the bus factor of nccl-tests."),
     "eidolon_collective_seconds": Family(
-        "counter", ("op",), "From the last member's coming to the end, summed. Bus bytes over this is busbw."
+        "counter", ("op",), "Time from the coming of the last member to the end, summed. Bus bytes over this is busbw."
     ),
     "eidolon_link_bytes": Family("counter", ("link", "tier"), f"Bytes over the link on the wire {_SO_FAR}."),
     "eidolon_link_capacity_bytes_per_second": Family("gauge", ("link", "tier"), "Capacity of the link."),
@@ -134,8 +136,10 @@ FAMILIES: Mapping[str, Family] = {
     "eidolon_engine_flows_active": Family("gauge", (), "Flows under way."),
     "eidolon_engine_rates_changed": Family("counter", (), "Changes of a flow's rate."),
     "eidolon_engine_rollbacks": Family("counter", (), "Corrections of the simulated past (optimistic mode)."),
-    "eidolon_engine_rollback_depth_seconds": Family("counter", (), "Virtual time undone by them, summed."),
-    "eidolon_engine_rollback_depth_max_seconds": Family("gauge", (), "The deepest of them."),
+    "eidolon_engine_rollback_depth_seconds": Family(
+        "counter", (), "Virtual time that these corrections undid, summed."
+    ),
+    "eidolon_engine_rollback_depth_max_seconds": Family("gauge", (), "Virtual time that the deepest correction undid."),
     "eidolon_engine_nodes_live": Family("gauge", (), "Nodes in the engine's queue: issued or kept for a correction."),
     "eidolon_engine_live_bytes": Family("gauge", (), "Memory of the engine's live state."),
     "eidolon_engine_idle_jumps": Family("counter", (), "Ranks that resumed at the horizon (recorded as inputs)."),
