@@ -1,8 +1,16 @@
-"""What the simulation costs in real time: wall time per step with the core, divided by the same without it.
+"""What the simulation costs: real time and processor time of a training step, and of the way to the first one.
 
-The baseline is the do-nothing mode (`eidolon run --null-core`): the same shim, emulated memory and framework, but no
-ring, no agent, no core and no waits. The workload is eager data-parallel training of a small transformer, so that
-launches, not arithmetic, decide. Both modes alternate in one run, for 1, 2 and 8 ranks:
+Three modes alternate in each round, and medians over the rounds are printed:
 
-    python -m bench.overhead [--ranks 1 2 8] [--steps 20] [--rounds 3]
+* ``core``: the workload under `eidolon run`, with everything;
+* ``null``: the same with `--null-core`: shim, emulated memory and framework, but no ring, agent, core or waits. It is
+  the baseline of a step;
+* ``floor``: stock torch on the CPU that imports what the workload imports, sets up its process group and does nothing.
+  It is the baseline of the time until the first step.
+
+Processor time is each process's own, from the end of the last step of the warm-up to the end of the last step: that of
+all ranks together, of the agent and of the core. `--parts` also prints how the time to the first step is spent. A line
+says so when other processes, or the machine's host, took processor time during a run: the figures then say little.
+
+    python -m bench.overhead [--workloads tiny gpt2 llama1b titan] [--ranks 1 2 8] [--steps 20] [--rounds 3] [--parts]
 """

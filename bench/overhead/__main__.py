@@ -1,51 +1,91 @@
-"""Runs the workload with and without the core, alternating, and prints the table."""
+"""Runs the workloads in all modes, alternating, and prints the tables."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-WORKLOAD = Path(__file__).with_name("workload.py")
-LIMIT_S = 600
+import bench.overhead
+from bench.overhead.measuring import MODES, PARTS, Measured, RunError, measure
+from bench.overhead.workloads import WORKLOADS
 
-
-def wall_ms(ranks: int, steps: int, null_core: bool) -> float:
-    """Median wall milliseconds of a step, as the workload measured it. Raises if the run failed."""
-    eidolon = Path(sys.executable).with_name("eidolon")
-    with tempfile.TemporaryDirectory() as out:
-        command = [str(eidolon), "run", "--gpus-per-server", str(ranks), "--out", out]
-        command += ["--null-core"] if null_core else []
-        command += ["--", "torchrun", "--nproc-per-node", str(ranks), str(WORKLOAD), str(steps)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    found = re.search(r"WALL_MS ([0-9.]+)", done.stdout)
-    if done.returncode != 0 or found is None:
-        raise SystemExit(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return float(found.group(1))
+_HEAD = (
+    f"{'workload':>8} {'ranks':>5} | {'ms a step':^23} | {'processor ms a step':^43} | {'s to the first step':^20}\n"
+    f"{'':>8} {'':>5} | {'null':>7} {'core':>7} {'ratio':>7} | "
+    f"{'ranks null':>10} {'ranks':>7} {'agent':>7} {'core':>7} {'share':>8} | {'floor':>6} {'null':>6} {'core':>6}"
+)
 
 
 def main() -> None:
     """Runs what the command line asks for and prints it."""
-    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.overhead",
+        description=bench.overhead.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=["tiny"])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 8])
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=20, help="steps that count, behind the warm-up (default 20)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="what is run (default: all three)")
+    parser.add_argument("--parts", action="store_true", help="print how the time to the first step is spent")
     arguments = parser.parse_args()
-    print(f"{'ranks':>5}  {'without ms/step':>15}  {'with ms/step':>12}  {'with / without':>14}")
-    for ranks in arguments.ranks:
-        without, with_core = [], []
-        for _ in range(arguments.rounds):
-            without.append(wall_ms(ranks, arguments.steps, null_core=True))
-            with_core.append(wall_ms(ranks, arguments.steps, null_core=False))
-        ratio = statistics.median(b / a for a, b in zip(without, with_core, strict=True))
-        print(
-            f"{ranks:>5}  {statistics.median(without):>15.2f}  {statistics.median(with_core):>12.2f}  {ratio:>14.2f}",
-            flush=True,
+    print("share: processor time of agent and core, divided by that of the ranks. Medians.\n" + _HEAD, flush=True)
+    for name in arguments.workloads:
+        for ranks in arguments.ranks:
+            runs: dict[str, list[Measured]] = {mode: [] for mode in arguments.modes}
+            for _ in range(arguments.rounds):
+                for mode in list(runs):
+                    try:
+                        runs[mode].append(measure(WORKLOADS[name], mode, ranks, arguments.steps))
+                    except RunError as error:
+                        print(f"{name}, {ranks} ranks, {mode}: {error}", flush=True)
+                        del runs[mode]
+            print(_line(name, ranks, runs), flush=True)
+            print(*_notes(runs, parts=arguments.parts), sep="\n", end="", flush=True)
+
+
+def _line(name: str, ranks: int, runs: dict[str, list[Measured]]) -> str:
+    null, core, floor = (runs.get(mode, []) for mode in ("null", "core", "floor"))
+    ratio = _median([b.step_ms / a.step_ms for a, b in zip(null, core, strict=False)])
+    share = _median([(m.used_ms["agent"] + m.used_ms["core"]) / m.used_ms["rank"] for m in core])
+    used = (
+        f"{_of(null, lambda m: m.used_ms['rank']):10.1f} "
+        f"{_of(core, lambda m: m.used_ms['rank']):7.1f} {_of(core, lambda m: m.used_ms['agent']):7.2f} "
+        f"{_of(core, lambda m: m.used_ms['core']):7.2f} {share:8.1%}"
+    )
+    starts = " ".join(f"{_of(one, lambda m: m.start_s):6.2f}" for one in (floor, null, core))
+    steps = f"{_of(null, lambda m: m.step_ms):7.2f} {_of(core, lambda m: m.step_ms):7.2f} {ratio:7.2f}"
+    return f"{name:>8} {ranks:5} | {steps} | {used} | {starts}"
+
+
+def _notes(runs: dict[str, list[Measured]], *, parts: bool) -> list[str]:
+    lines = []
+    if parts:
+        for mode, measured in runs.items():
+            named = {part: [m.parts_s[part] for m in measured if part in m.parts_s] for part in PARTS.values()}
+            spent = ", ".join(f"{part} {_median(seconds):.2f}" for part, seconds in named.items() if seconds)
+            lines.append(
+                f"{'':>14} | start, {mode} (s): {spent}; processors {_of(measured, lambda m: m.start_used_s):.1f}"
+            )
+    busy = [m for measured in runs.values() for m in measured if not m.idle]
+    if busy:
+        lines.append(
+            f"{'':>14} | not idle in {len(busy)} of {sum(map(len, runs.values()))} runs: others used up to "
+            f"{max(m.others for m in busy):.0%} of the processors, the machine's host up to "
+            f"{max(m.stolen for m in busy):.0%}"
         )
+    return [*lines, ""] if lines else []
 
 
-main()
+def _of(measured: Sequence[Measured], figure: Callable[[Measured], float]) -> float:
+    return _median([figure(one) for one in measured])
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else float("nan")
+
+
+if __name__ == "__main__":
+    main()
