@@ -27,7 +27,7 @@ from eidolon_simcore.export.summary import Report
 from eidolon_simcore.ledger.snapshot import Snapshot
 from eidolon_simcore.run.event_records import RECORD
 from eidolon_simcore.run.simulation import Simulation
-from eidolon_simcore.vocabulary import Kind, RecordFlag
+from eidolon_simcore.vocabulary import PROTOCOL, Kind, RecordFlag
 
 KERNELS = 96  # between two collectives
 LAYERS = 20  # collectives of a step
@@ -62,7 +62,7 @@ class Run:
         self.position = 0
         self.kernels = kernels
         for server in range(servers):
-            hello = pb.Hello(protocol=1, server=server, devices=GPUS, gpu="h100-sxm", token=plans.TOKEN)
+            hello = pb.Hello(protocol=PROTOCOL, server=server, devices=GPUS, gpu="h100-sxm", token=plans.TOKEN)
             self.simulation.hello(hello, lambda _: None, 0.0)
         for rank in range(ranks):
             joined = pb.RankJoined(session=rank % GPUS + 1, rank=rank, world=ranks)

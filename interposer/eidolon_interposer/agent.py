@@ -11,8 +11,9 @@ comes from ``DIR/token``. Without, both ends are on one machine.
 
 Two threads do the work. The *sender* is the stream's request iterator: gRPC asks it for the next message when the one
 before has gone out, so a slow core slows the sender, then fills the rings, then holds the ranks; nothing queues up
-without bound. While there is nothing to send it sleeps on the server's bell. The *receiver* is the main thread: it
-iterates over the core's messages and writes replies straight into the slots of those who wait.
+without bound. While there is nothing to send it sleeps on the server's bell. What rings hold is checked and packed by
+native code (:mod:`.ring`), and goes to gRPC as bytes. The *receiver* is the main thread: it iterates over the core's
+messages and writes replies straight into the slots of those who wait.
 
 Nothing of a run is in this process alone: positions, sessions and what was delivered lie in shared memory, and move
 only once the other side has it. So an agent that was killed is replaced by a new one, and the run goes on as if
@@ -38,7 +39,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -46,17 +47,15 @@ from typing import Any
 
 import grpc
 
-from eidolon_interposer.ranks import Answer, Rank, RankTable
+from eidolon_interposer.ranks import Rank, RankTable
 from eidolon_interposer.ring import Batch, RingError
-from eidolon_interposer.serverdir import ServerDirectory
+from eidolon_interposer.serverdir import POLL_NS, ServerDirectory
 from eidolon_interposer.vocabulary import PROTOCOL, ReplyStatus
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 
 CERTIFICATE_NAME = "eidolon-core"  #: whatever the core's address is
 INTERRUPTED = "interrupted by "  #: begins the launcher's reason where somebody took the server down
 BATCH_LIMIT_BYTES = 1 << 20
-SLEEP_NS = 5_000_000  #: longest sleep on the bell
 LOOK_AROUND_NS = 20_000_000  #: how often rings, locks and the exit file are looked for
 HEARTBEAT_S = 0.5
 WELCOME_LIMIT_S = 10.0
@@ -66,6 +65,7 @@ ORPHAN_LIMIT_S = 10.0  #: how long ranks may outlive the workload's launcher
 TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
 TERMINATE_HARD_LIMIT_S = 3.5  #: how long the agent may outlive it, even if the core takes nothing any more
 
+_CONNECT = f"/{pb.DESCRIPTOR.services_by_name['Simulation'].full_name}/Connect"
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -171,7 +171,9 @@ class Agent:
         self._over = threading.Event()  # the stream has ended
         self._terminated_ns = 0  # when SIGTERM came
         self._gone_ns = 0  # when the workload was first seen to have ended
-        self._looked_ns = 0
+        self._look_at_ns = 0  # when to look around again
+        self._bell = 0  # the last one that was seen
+        self._asleep = threading.Lock()  # held by the sender while it waits in native code, which must not see the end
         self._leaving = False  # every rank has left, Goodbye is next ...
         self._said_goodbye = False  # ... and has gone out
         self._failure: BaseException | None = None  # of the sender
@@ -187,7 +189,10 @@ class Agent:
         heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         heart.start()
         channel = self._trust.channel(self._core) if self._trust else _plain_channel(self._core)
-        self._call = pb_grpc.SimulationStub(channel).Connect(self._send(), wait_for_ready=True)
+        # Requests come as bytes: batches are packed by native code.
+        connect: grpc.StreamStreamMultiCallable[bytes, pb.CoreMessage]
+        connect = channel.stream_stream(_CONNECT, response_deserializer=pb.CoreMessage.FromString)
+        self._call = connect(self._send(), wait_for_ready=True)
         limit = threading.Timer(self._welcome_limit_s, self._call.cancel)
         limit.daemon = True
         limit.start()
@@ -210,7 +215,8 @@ class Agent:
             self._over.set()
             self._welcomed.set()
             self._directory.page.ring()
-            self._call.cancel()
+            with self._asleep:  # a thread that wakes in native code while Python ends would abort the process
+                self._call.cancel()
         channel.close()
         if self._failure is not None:
             lost = f"the agent failed: {type(self._failure).__name__}: {self._failure}"
@@ -236,25 +242,20 @@ class Agent:
 
     def _receive(self, message: pb.CoreMessage) -> None:
         match message.WhichOneof("message"):
-            case "replies":
-                with self._rank(message.replies.session) as rank:
-                    for reply in message.replies.replies:
-                        if rank:
-                            rank.answer(Answer(reply.seq, reply.thread, reply.clock_ns, reply.value))
+            case "several":
+                for each in message.several.messages:
+                    self._receive(each)
             case "payload":
-                with self._rank(message.payload.session) as rank:
-                    if rank:
-                        rank.deliver(message.payload.seq, message.payload.data, message.payload.number)
+                payload = message.payload
+                self._tell(payload.session, Rank.deliver, payload.seq, payload.data, payload.number)
+            case "replies":
+                self._tell(message.replies.session, Rank.answer, message.replies.replies)
             case "clocks":
                 for session, clock_ns in zip(message.clocks.sessions, message.clocks.clock_ns, strict=True):
-                    with self._rank(session) as rank:
-                        if rank:
-                            rank.publish_clock(clock_ns)
+                    self._tell(session, Rank.publish_clock, clock_ns)
             case "taken":
                 for session, messages in zip(message.taken.sessions, message.taken.messages, strict=True):
-                    with self._rank(session) as rank:
-                        if rank:
-                            rank.taken(messages)
+                    self._tell(session, Rank.taken, messages)
             case "stop":
                 self._stop(message.stop)
             case "go":
@@ -281,25 +282,27 @@ class Agent:
         elif (rank := self._ranks.by_session.get(stop.session)) is not None:
             rank.end(status, stop.reason)
 
-    @contextlib.contextmanager
-    def _rank(self, session: int) -> Iterator[Rank | None]:
-        """A rank that something came for; None if it died meanwhile. What is wrong in its ring ends it, no other."""
+    def _tell(self, session: int, tell: Callable[..., None], *what: Any) -> None:
+        """Calls a method of a rank that something came for, unless it died meanwhile. What is wrong in its ring ends
+        it, no other."""
         rank = self._ranks.by_session.get(session)
+        if rank is None:
+            return
         try:
-            yield rank
+            tell(rank, *what)
         except RingError as error:
             say(f"session {session}: {error}")
-            if rank is not None:
-                rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
+            rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
 
     # ---- the sender ---------------------------------------------------------------------------------------------
 
-    def _send(self) -> Iterator[pb.AgentMessage]:
+    def _send(self) -> Iterator[bytes]:
         try:
-            yield self._hello()
+            yield self._hello().SerializeToString()
             self._welcomed.wait()
             while not self._over.is_set() and not self._said_goodbye:
-                yield from self._round()
+                for message in self._round():
+                    yield message.message if isinstance(message, Batch) else message.SerializeToString()
         except GeneratorExit:
             raise
         except BaseException as error:  # gRPC would swallow it: the receiver reports it
@@ -317,24 +320,29 @@ class Agent:
         )
         return pb.AgentMessage(hello=hello)
 
-    def _round(self) -> Iterator[pb.AgentMessage]:
+    def _round(self) -> Iterator[pb.AgentMessage | Batch]:
         """Sends what there is, then sleeps until there may be more."""
-        page = self._directory.page
         now_ns = time.monotonic_ns()
-        if now_ns - self._looked_ns >= LOOK_AROUND_NS:
-            self._looked_ns = now_ns
+        if now_ns >= self._look_at_ns:
+            self._look_at_ns = now_ns + LOOK_AROUND_NS
             yield from self._look_around(now_ns)
         for rank in self._ranks:
             if not rank.leaving:
                 yield from self._drain(rank)
-        bell = page.bell
-        page.listen(True)
-        news = any(rank.ring.has_news() for rank in self._ranks if not rank.leaving)
-        if not news and page.wait(bell, SLEEP_NS) and self._directory.changed():
-            self._looked_ns = 0  # a new rank soon blocks
-        page.listen(False)
+        rings = [rank.ring for rank in self._ranks if not rank.leaving]
+        limit_ns = self._look_at_ns - time.monotonic_ns()
+        if any(rank.outbox for rank in self._ranks):
+            limit_ns = min(limit_ns, POLL_NS)  # nobody rings when a shim has emptied its inbox
+        with self._asleep:
+            if self._over.is_set():
+                return
+            bell = self._directory.page.wait_for_news(rings, self._bell, limit_ns)
+        if bell != self._bell:
+            self._bell = bell
+            if self._directory.changed():
+                self._look_at_ns = 0  # a new rank soon blocks
 
-    def _look_around(self, now_ns: int) -> Iterator[pb.AgentMessage]:
+    def _look_around(self, now_ns: int) -> Iterator[pb.AgentMessage | Batch]:
         """What is not in the rings' counters: new rings, processes that are gone, the end of the workload."""
         for found in self._ranks.discover():
             if isinstance(found, str):
@@ -359,7 +367,7 @@ class Agent:
             yield pb.AgentMessage(goodbye=pb.Goodbye(exit_code=code, reason=reason, interrupted=interrupted))
             self._said_goodbye = True  # it has gone out
 
-    def _hurry(self, now_ns: int) -> Iterator[pb.AgentMessage]:
+    def _hurry(self, now_ns: int) -> Iterator[pb.AgentMessage | Batch]:
         """Ends ranks that outlive their launcher, or the agent, by too long."""
         if self._terminated_ns and now_ns - self._terminated_ns > TERMINATE_LIMIT_S * 1e9:
             reason = "the agent was terminated"
@@ -395,15 +403,14 @@ class Agent:
         rank.ring.sent()
         return pb.AgentMessage(left=pb.RankLeft(session=rank.session, orderly=orderly, records=rank.ring.tail))
 
-    def _drain(self, rank: Rank) -> Iterator[pb.AgentMessage]:
+    def _drain(self, rank: Rank) -> Iterator[pb.AgentMessage | Batch]:
         """Sends what a rank's ring holds. A broken ring ends its rank."""
         try:
             goal = rank.ring.head  # what comes meanwhile is for the next round: other ranks have their turn
-            while (batch := rank.ring.batch(BATCH_LIMIT_BYTES)) is not None:
-                rank.ring.sent(
-                    batch
-                )  # before it goes out: the core may say that it has it before we are asked for more
-                yield _event_batch(rank, batch)
+            while (batch := rank.ring.batch(BATCH_LIMIT_BYTES, rank.session)) is not None:
+                # Before it goes out: the core may say that it has it before we are asked for more.
+                rank.ring.sent(batch)
+                yield batch
                 if self._over.is_set():
                     return
                 if rank.ring.tail >= goal:
@@ -420,7 +427,7 @@ class Agent:
         self._ranks.let_go(rank, died=False, keep_file=True)
         return message
 
-    def _see_off(self, rank: Rank) -> Iterator[pb.AgentMessage]:
+    def _see_off(self, rank: Rank) -> Iterator[pb.AgentMessage | Batch]:
         """Lets a rank go whose process is gone, once the core has taken all that it left."""
         if rank.leaving:
             if rank.ring.settled:
@@ -461,24 +468,6 @@ class Agent:
         while not self._over.is_set():
             self._directory.page.beat()
             self._over.wait(HEARTBEAT_S)
-
-
-def _event_batch(rank: Rank, batch: Batch) -> pb.AgentMessage:
-    return pb.AgentMessage(
-        batch=pb.EventBatch(
-            session=rank.session,
-            delivered=rank.ring.delivered,
-            first_seq=batch.first_seq,
-            count=batch.count,
-            records=batch.records,
-            signatures=[
-                pb.Signature(id=s.id, kind=s.kind, name=s.name, attributes=s.attributes) for s in batch.signatures
-            ],
-            payloads=[
-                pb.RecordPayload(seq=seq, data=data, position=position) for seq, data, position in batch.payloads
-            ],
-        )
-    )
 
 
 def version() -> str:

@@ -41,6 +41,10 @@ class SharedMapping:
         """A view of ``count`` structures from byte ``offset`` on."""
         return np.frombuffer(self._map, dtype, count=count, offset=offset)
 
+    def memory(self) -> NDArray[np.uint8]:
+        """All of it, for native code. As long as it is referred to, the file stays mapped."""
+        return np.frombuffer(self._map, np.uint8)
+
     def address(self, offset: int) -> int:
         """The address of a byte in this process, for futexes."""
         return self._base + offset

@@ -9,25 +9,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eidolon_interposer.ring import RingError, RingReader
+from eidolon_interposer.ring import RingError, RingReader, end_only
 from eidolon_interposer.serverdir import ServerDirectory
 from eidolon_interposer.vocabulary import ReplyStatus
+from eidolon_proto.v1 import simulation_pb2 as pb
 
 OUTBOX_LIMIT_BYTES = 256 << 20  #: payloads that may wait for room in one rank's inbox
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A reply to one blocked thread."""
-
-    seq: int
-    thread: int
-    clock_ns: int
-    value: int
 
 
 @dataclass(slots=True)
@@ -41,24 +32,23 @@ class Rank:
     name: str  #: of the ring file
     ring: RingReader
     session: int
-    outbox: deque[Answer | tuple[int, bytes, int]] = field(default_factory=deque)
+    outbox: deque[pb.Reply | tuple[int, bytes, int]] = field(default_factory=deque)
     outbox_bytes: int = 0
     leaving: bool = False  #: its leaving is on the way to the core
     lock: threading.Lock = field(default_factory=threading.Lock)
     open: bool = True
 
-    def answer(self, answer: Answer) -> None:
-        """Wakes the thread that waits, once all payloads before the answer are in the inbox."""
+    def answer(self, replies: Iterable[pb.Reply]) -> None:
+        """Wakes the threads that wait, once all payloads before the answers are in the inbox."""
         with self.lock:
-            if self.outbox:
-                self.outbox.append(answer)
-                self._flush()
-            elif self.open:
-                self.ring.reply(answer.thread, answer.seq, answer.clock_ns, answer.value)
+            self.outbox.extend(replies)
+            self._flush()
 
     def deliver(self, seq: int, data: bytes, number: int) -> None:
         """Queues a payload for record ``seq``. Raises :class:`RingError` if more than the outbox's limit wait."""
         with self.lock:
+            if not self.outbox and self.open and self.ring.deliver(seq, data, number):
+                return
             self.outbox.append((seq, data, number))
             self.outbox_bytes += len(data)
             self._flush()
@@ -73,12 +63,12 @@ class Rank:
     def _flush(self) -> None:
         while self.outbox and self.open:
             first = self.outbox[0]
-            if isinstance(first, Answer):
-                self.ring.reply(first.thread, first.seq, first.clock_ns, first.value)
+            if isinstance(first, pb.Reply):
+                self.ring.reply(first.thread, first.seq, first.clock_ns, first.value, ReplyStatus.OK)
             elif self.ring.deliver(*first):
                 self.outbox_bytes -= len(first[1])
             else:
-                waiting = next((item for item in self.outbox if isinstance(item, Answer)), None)
+                waiting = next((item for item in self.outbox if isinstance(item, pb.Reply)), None)
                 if waiting is not None:
                     self.ring.nudge(waiting.thread)
                 return
@@ -167,4 +157,4 @@ class RankTable:
 def end_unreadable(path: Path, reason: str) -> None:
     """Ends the process behind a ring of which only the header's place is certain; does nothing if not even that is."""
     with contextlib.suppress(RingError):
-        RingReader.end_only(path, reason)
+        end_only(path, reason)

@@ -24,10 +24,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eidolon_interposer import futex
+from eidolon_interposer._ring import Ring, wait_for_news
 from eidolon_interposer.abi import SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
 from eidolon_interposer.mapping import SharedMapping
 from eidolon_interposer.vocabulary import ABI_VERSION, MAX_DEVICES
 
+POLL_NS = 5_000_000  #: how often rings are looked at for records that nobody rings for
 _BELL, _LISTENING = word_of(SERVER_PAGE, "bell"), word_of(SERVER_PAGE, "listening")
 _HEARTBEAT, _USED = word_of(SERVER_PAGE, "heartbeat_ns"), offset_of(SERVER_PAGE, "used_bytes") // 8
 
@@ -79,18 +81,10 @@ class ServerPage:
         """How often shims have rung, modulo 2^32."""
         return self._mapping.u32[_BELL]
 
-    def listen(self, listening: bool) -> None:
-        """Says whether shims have to wake the agent.
-
-        To sleep without missing a bell: read :attr:`bell`, ``listen(True)``, look for work once more, then
-        :meth:`wait` for another bell than the one read. A shim publishes, bumps the bell, and only then looks whether
-        anybody listens; the kernel compares the bell again before it sleeps.
-        """
-        self._mapping.u32[_LISTENING] = int(listening)
-
-    def wait(self, seen: int, timeout_ns: int) -> bool:
-        """Sleeps until the bell is another than ``seen``; False if the time ran out."""
-        return futex.wait(self._mapping.address(_BELL * 4), seen, timeout_ns)
+    def wait_for_news(self, rings: Sequence[Ring], seen: int, limit_ns: int) -> int:
+        """Listens and sleeps, for ``limit_ns`` at most, until the bell is another than ``seen`` or one of the rings has
+        news, which nobody rings for unless somebody waits. Returns the bell."""
+        return wait_for_news(self._mapping.address(0), rings, seen, POLL_NS, limit_ns)
 
     def ring(self) -> None:
         """Rings the bell as a shim does (which does it atomically)."""

@@ -9,7 +9,7 @@ import enum
 from typing import Final, Literal
 
 ABI_VERSION: Final = 2  #: version of the shared memory between shim and agent; docs/adding.md says when it goes up
-PROTOCOL: Final = 1  #: version of the gRPC protocol between agent and simulation core
+PROTOCOL: Final = 2  #: version of the gRPC protocol between agent and simulation core
 REPLY_SLOTS: Final = 256  #: threads of a rank that can wait for an answer
 MAX_DEVICES: Final = 64  #: devices of an emulated server
 

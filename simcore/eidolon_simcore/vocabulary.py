@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Final, Literal
 
-PROTOCOL: Final = 1  #: version of the gRPC protocol between agent and simulation core
+PROTOCOL: Final = 2  #: version of the gRPC protocol between agent and simulation core
 CALL_IDS: Final = 1024  #: signatures of kind `call` have ids below this, all others have ids from it on
 
 

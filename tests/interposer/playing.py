@@ -22,7 +22,7 @@ import pytest
 
 from bench import plans
 from eidolon_interposer.abi import EVENT_RECORD
-from eidolon_interposer.vocabulary import RecordFlag
+from eidolon_interposer.vocabulary import PROTOCOL, RecordFlag
 from eidolon_interposer.writer import RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
@@ -52,7 +52,7 @@ class Core(pb_grpc.SimulationServicer):
         self.clock: Callable[[int, int], int | None] = lambda session, seq: 1000 * (seq + 1)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self.refused = 0
-        self.protocol = 1
+        self.protocol = PROTOCOL
         self.silent = False
         self.close_after_goodbye = True
         self.acknowledges = True

@@ -14,7 +14,7 @@ import pytest
 from playing import LIMIT_S, Core, Server, until, until_ended
 
 from eidolon_interposer.abi import EVENT_RECORD, FIXED_BYTES
-from eidolon_interposer.vocabulary import Kind, RecordFlag, ReplyStatus
+from eidolon_interposer.vocabulary import PROTOCOL, Kind, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 
@@ -24,7 +24,7 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 def test_hello_and_server_directory(server: Server, core: Core) -> None:
     server.start()
     hello = core.of("hello")[0]
-    assert (hello.protocol, hello.server, hello.devices, hello.gpu) == (1, 1, 2, "h100-sxm")
+    assert (hello.protocol, hello.server, hello.devices, hello.gpu) == (PROTOCOL, 1, 2, "h100-sxm")
     assert hello.token == "secret"
     conf = (server.directory / "server.conf").read_text()
     assert conf == "mode=core\ngpu.name=NVIDIA H100\nserver=1\n"
@@ -56,7 +56,7 @@ def test_a_core_of_another_protocol_is_refused(server: Server, core: Core) -> No
     core.protocol = 7
     server.start(ready=False)
     assert server.wait() == 1
-    assert "speaks protocol 7 (version test), this agent 1" in server.errors
+    assert f"speaks protocol 7 (version test), this agent {PROTOCOL}" in server.errors
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"core": {"token": ""}, "server": {"devices": "two"}}'])

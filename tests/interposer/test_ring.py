@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import mmap
 import re
 import subprocess
@@ -24,6 +25,7 @@ from eidolon_interposer.ring import Batch, RingError, RingReader, Signature, par
 from eidolon_interposer.serverdir import ServerDirectory, ServerPage, remove_server_directory, write_server_conf
 from eidolon_interposer.vocabulary import Kind, MessageType, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
+from eidolon_proto.v1 import simulation_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
 ABI_H = ROOT / "interposer/native/core/abi.h"
@@ -46,24 +48,53 @@ def pair(directory: ServerDirectory) -> Iterator[tuple[RingWriter, RingReader]]:
     writer.close(orderly=False)
 
 
-def commit(reader: RingReader, batch: Batch) -> None:
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """A batch as the core reads it, and as the reader made it."""
+
+    first_seq: int
+    count: int
+    records: bytes
+    signatures: list[Signature]
+    payloads: list[tuple[int, bytes, int]]
+    made: Batch = dataclasses.field(compare=False)
+
+
+def next_batch(reader: RingReader, limit: int = LIMIT) -> Taken | None:
+    made = reader.batch(limit, 7)
+    if made is None:
+        return None
+    batch = pb.AgentMessage.FromString(made.message).batch
+    assert (batch.session, batch.first_seq, batch.count) == (7, made.first_seq, made.count)
+    assert batch.delivered == reader.delivered
+    return Taken(
+        batch.first_seq,
+        batch.count,
+        batch.records,
+        [Signature(s.id, s.kind, s.name, dict(s.attributes)) for s in batch.signatures],
+        [(p.seq, p.data, p.position) for p in batch.payloads],
+        made,
+    )
+
+
+def commit(reader: RingReader, batch: Taken) -> None:
     """As if the batch had reached the core, and its answer us."""
-    reader.sent(batch)
+    reader.sent(batch.made)
     reader.taken(reader.messages)
 
 
-def take(reader: RingReader, limit: int = LIMIT) -> Batch:
-    batch = reader.batch(limit)
+def take(reader: RingReader, limit: int = LIMIT) -> Taken:
+    batch = next_batch(reader, limit)
     assert batch is not None
     commit(reader, batch)
     return batch
 
 
-def payloads(batch: Batch) -> list[tuple[int, bytes]]:
+def payloads(batch: Taken) -> list[tuple[int, bytes]]:
     return [(seq, data) for seq, data, _ in batch.payloads]
 
 
-def column(batch: Batch, name: str) -> list[int]:
+def column(batch: Taken, name: str) -> list[int]:
     values: list[int] = np.frombuffer(batch.records, EVENT_RECORD)[name].tolist()
     return values
 
@@ -134,7 +165,7 @@ def test_header_is_read(pair: tuple[RingWriter, RingReader]) -> None:
     assert (reader.rank, reader.local_rank, reader.world) == (3, 1, 8)
     assert reader.epoch_ns == writer.epoch_ns
     assert not reader.closed
-    assert reader.batch(LIMIT) is None
+    assert next_batch(reader) is None
     reader.session = 7
     assert writer.session == 7
 
@@ -155,13 +186,13 @@ def test_records_and_their_definitions_come_together(pair: tuple[RingWriter, Rin
     assert [int(record[n]) for n in ("seq", "call", "sig", "stream", "device", "value", "host_ns")] == [
         *(0, 1, 1024, 5, 2, 2**63 + 1, 77)
     ]
-    assert reader.batch(LIMIT) is None
+    assert next_batch(reader) is None
 
 
-def restarted(writer: RingWriter, limit: int = LIMIT) -> Batch | None:
+def restarted(writer: RingWriter, limit: int = LIMIT) -> Taken | None:
     """What an agent finds that was started anew."""
     again = RingReader(writer.path)
-    batch = again.batch(limit)
+    batch = next_batch(again, limit)
     again.close()
     return batch
 
@@ -170,17 +201,17 @@ def test_what_the_core_has_not_taken_is_found_again_after_a_restart(pair: tuple[
     writer, reader = pair
     writer.sign(9, "call", "f")
     writer.emit(Kind.HOST, call=9)
-    first = reader.batch(LIMIT)
+    first = next_batch(reader)
     assert first is not None
-    assert first == reader.batch(LIMIT)
-    reader.sent(first)
-    assert reader.batch(LIMIT) is None
+    assert first == next_batch(reader)
+    reader.sent(first.made)
+    assert next_batch(reader) is None
     assert restarted(writer) == first, "it was sent, but who knows how far it came"
     writer.send_payload(1, b"data")
     writer.emit(Kind.COLLECTIVE)
-    second = reader.batch(LIMIT)
+    second = next_batch(reader)
     assert second is not None
-    reader.sent(second)
+    reader.sent(second.made)
     assert not reader.settled
     reader.taken(1)
     assert restarted(writer) == second
@@ -193,9 +224,9 @@ def test_room_is_made_only_for_what_was_taken(pair: tuple[RingWriter, RingReader
     writer, reader = pair
     for _ in range(64):
         writer.emit(Kind.HOST)
-    batch = reader.batch(LIMIT)
+    batch = next_batch(reader)
     assert batch is not None
-    reader.sent(batch)
+    reader.sent(batch.made)
     thread = threading.Thread(target=writer.emit, args=(Kind.HOST,))
     thread.start()
     thread.join(0.1)
@@ -216,10 +247,9 @@ def test_records_wrap(pair: tuple[RingWriter, RingReader]) -> None:
     for _ in range(5):
         for _ in range(50):
             writer.emit(Kind.HOST, value=writer.head)
-        views = reader.views(reader.head)
-        assert sum(map(len, views)) == 50
-        assert all(view.base is not None for view in views)  # views, not copies
-        seen += column(take(reader), "value")
+        batch = take(reader)
+        assert batch.count == 50
+        seen += column(batch, "value")
     assert seen == list(range(250))
 
 
@@ -236,7 +266,7 @@ def test_limit_is_kept(directory: ServerDirectory) -> None:
     for _ in range(4000):
         writer.emit(Kind.HOST)
     sizes = []
-    while (batch := reader.batch(1 << 16)) is not None:
+    while (batch := next_batch(reader, 1 << 16)) is not None:
         sizes.append(len(batch.records))
         commit(reader, batch)
     assert max(sizes) == 1 << 15
@@ -251,7 +281,7 @@ def test_many_definitions_go_before_the_records(pair: tuple[RingWriter, RingRead
         writer.sign(number, "op", "name" * 10)
     writer.emit(Kind.HOST, sig=39)
     batches = []
-    while (batch := reader.batch(512)) is not None:
+    while (batch := next_batch(reader, 512)) is not None:
         batches.append(batch)
         commit(reader, batch)
     assert [s.id for b in batches for s in b.signatures] == list(range(1, 40))
@@ -264,7 +294,7 @@ def test_a_payload_waits_for_its_record(pair: tuple[RingWriter, RingReader]) -> 
     writer.send_payload(1, b"bytes")
     batch = take(reader)
     assert (batch.count, batch.payloads) == (1, [])
-    assert reader.batch(LIMIT) is None
+    assert next_batch(reader) is None
     writer.emit(Kind.COLLECTIVE, flags=RecordFlag.FOREGROUND | RecordFlag.PAYLOAD)
     batch = take(reader)
     assert (batch.first_seq, batch.count, payloads(batch)) == (1, 1, [(1, b"bytes")])
@@ -285,7 +315,7 @@ def test_payloads_are_spread_over_batches_with_their_records(pair: tuple[RingWri
         writer.send_payload(seq, bytes([seq]) * 300)
         writer.emit(Kind.COLLECTIVE)
     got: dict[int, bytes] = {}
-    while (batch := reader.batch(1024)) is not None:
+    while (batch := next_batch(reader, 1024)) is not None:
         assert all(batch.first_seq <= seq < batch.first_seq + batch.count for seq, _ in payloads(batch))
         assert len(batch.payloads) < 3
         got.update(payloads(batch))
@@ -305,7 +335,7 @@ def test_a_full_ring_holds_the_writer_until_there_is_room(pair: tuple[RingWriter
     thread.start()
     count, deadline = 0, time.monotonic() + 20
     while count < 200 and time.monotonic() < deadline:
-        batch = reader.batch(LIMIT)
+        batch = next_batch(reader)
         if batch is None:
             time.sleep(0.001)
             continue
@@ -330,7 +360,7 @@ def test_payloads_are_taken_early_when_the_shim_has_no_room_for_the_record_defin
     thread.start()
     got, count, deadline = [], 0, time.monotonic() + 20
     while count < 40 and time.monotonic() < deadline:
-        if not reader.has_news() or (batch := reader.batch(LIMIT)) is None:
+        if not reader.has_news() or (batch := next_batch(reader)) is None:
             time.sleep(0.001)
             continue
         got += payloads(batch)
@@ -502,7 +532,7 @@ def test_bad_records_are_refused(pair: tuple[RingWriter, RingReader], columns: d
     writer, reader = pair
     writer.emit(columns.pop("kind", Kind.HOST), **columns)  # type: ignore[arg-type]
     with pytest.raises(RingError, match=message):
-        reader.batch(LIMIT)
+        next_batch(reader)
 
 
 def test_ids_are_left_to_the_core_after_a_restart(pair: tuple[RingWriter, RingReader]) -> None:
@@ -556,7 +586,7 @@ def use(path: Path) -> None:
     try:
         for limit in (128, LIMIT):
             for _ in range(8):
-                if (batch := reader.batch(limit)) is None:
+                if (batch := next_batch(reader, limit)) is None:
                     break
                 commit(reader, batch)
         reader.deliver(1, b"data", 1)
@@ -666,15 +696,25 @@ def elapsed(action: Callable[[], object]) -> float:
 
 def test_futex_waits_and_wakes(directory: ServerDirectory) -> None:
     page = directory.page
-    assert elapsed(lambda: page.wait(page.bell, 50_000_000)) >= 0.05
-    assert page.wait(page.bell + 1, 5_000_000_000)  # another value: returns at once
+    assert elapsed(lambda: page.wait_for_news([], page.bell, 50_000_000)) >= 0.05
+    assert elapsed(lambda: page.wait_for_news([], page.bell + 1, 5_000_000_000)) < 5  # another value: returns at once
     other = ServerPage(directory.path / "server.page")
-    page.listen(True)
     seen = page.bell
     threading.Timer(0.05, other.ring).start()
-    assert elapsed(lambda: page.wait(seen, 10_000_000_000)) < 5
+    assert elapsed(lambda: page.wait_for_news([], seen, 10_000_000_000)) < 5
     assert page.bell == seen + 1
     other.close()
+
+
+def test_records_that_nobody_rings_for_are_news_soon(
+    directory: ServerDirectory, pair: tuple[RingWriter, RingReader]
+) -> None:
+    writer, reader = pair
+    page, seen = directory.page, directory.page.bell
+    threading.Timer(0.05, writer.emit, (Kind.HOST,)).start()
+    assert elapsed(lambda: page.wait_for_news([reader], seen, 10_000_000_000)) < 5
+    assert reader.has_news()
+    assert page.bell == seen, "it was looked for, not rung for"
 
 
 def test_waking_nobody_is_fine() -> None:

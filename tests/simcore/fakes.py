@@ -17,7 +17,7 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.core_plan import Plan, parse
 from eidolon_simcore.run.event_records import RECORD
-from eidolon_simcore.vocabulary import Kind, RecordFlag
+from eidolon_simcore.vocabulary import PROTOCOL, Kind, RecordFlag
 
 FOREGROUND, BLOCKING, MORE = RecordFlag.FOREGROUND, RecordFlag.BLOCKING, RecordFlag.GROUP_MORE
 AUTOGRAD, PAYLOAD, IN_GRAPH = RecordFlag.AUTOGRAD, RecordFlag.PAYLOAD, RecordFlag.IN_GRAPH
@@ -144,7 +144,14 @@ class FakeAgent:
         self.over = False
         stub = pb_grpc.SimulationStub(self._channel)
         self._call = stub.Connect(iter(self._out.get, None))
-        hello = {"protocol": 1, "version": "t", "server": server, "devices": 2, "gpu": "h100-sxm", "token": "secret"}
+        hello = {
+            "protocol": PROTOCOL,
+            "version": "t",
+            "server": server,
+            "devices": 2,
+            "gpu": "h100-sxm",
+            "token": "secret",
+        }
         self._out.put(pb.AgentMessage(hello=pb.Hello(**(hello | changes))))
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -153,7 +160,7 @@ class FakeAgent:
         try:
             for message in self._call:
                 with self._changed:
-                    self.received.append(message)
+                    self.received += message.several.messages or [message]
                     self._changed.notify_all()
         except grpc.RpcError as error:
             self.error = error

@@ -13,7 +13,7 @@ from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.export.summary import Report
 from eidolon_simcore.export.timeline.recorder import Recorder
 from eidolon_simcore.run.simulation import Simulation
-from eidolon_simcore.vocabulary import Kind
+from eidolon_simcore.vocabulary import PROTOCOL, Kind
 
 STEPS = 5
 KERNELS = (20, 25)  #: of each rank in a step: the second is the straggler
@@ -31,7 +31,7 @@ def record(out: Path, limit_bytes: int = 1 << 28) -> dict[str, Any]:
         return Recorder(out / "recording", limit_bytes, labels, network, engine.counters)
 
     simulation = Simulation(p, engine, Report(p, out), version="test", now=0.0, sinks=(recorder,))
-    hello = pb.Hello(protocol=1, server=0, devices=2, gpu="h100-sxm", token="secret")
+    hello = pb.Hello(protocol=PROTOCOL, server=0, devices=2, gpu="h100-sxm", token="secret")
     simulation.hello(hello, lambda _: None, 0.0)
     ranks = [FakeRank(1, 0), FakeRank(2, 1)]
 

@@ -13,6 +13,7 @@ from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.export.summary import Report
 from eidolon_simcore.run.simulation import Simulation
+from eidolon_simcore.vocabulary import PROTOCOL
 
 
 class Run:
@@ -33,7 +34,7 @@ class Run:
     def hello(self, server: int = 0) -> None:
         p = self.simulation.plan
         gpu = p.devices[server].gpu.key
-        hello = pb.Hello(protocol=1, server=server, devices=p.gpus_per_server, gpu=gpu, token="secret")
+        hello = pb.Hello(protocol=PROTOCOL, server=server, devices=p.gpus_per_server, gpu=gpu, token="secret")
         self.simulation.hello(hello, self.sent[server].append, 0.0)
 
     def send(self, server: int = 0, **message: Any) -> None:

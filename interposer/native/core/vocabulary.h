@@ -10,7 +10,7 @@
 namespace eidolon {
 
 inline constexpr uint32_t kAbiVersion = 2; // version of the shared memory between shim and agent; docs/adding.md says when it goes up
-inline constexpr uint32_t kProtocol = 1; // version of the gRPC protocol between agent and simulation core
+inline constexpr uint32_t kProtocol = 2; // version of the gRPC protocol between agent and simulation core
 inline constexpr uint32_t kReplySlots = 256; // threads of a rank that can wait for an answer
 inline constexpr uint32_t kCallIds = 1024; // signatures of kind call have ids below this, all others have ids from it on
 inline constexpr int kMaxDevices = 64; // devices of an emulated server

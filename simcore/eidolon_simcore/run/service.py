@@ -14,6 +14,7 @@ simulation thread replaces them.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -37,6 +38,7 @@ MAX_MESSAGE_BYTES = 4 << 20  #: a larger message of an agent fails the run
 GRPC_MESSAGE_BYTES = 16 << 20  #: gRPC itself refuses larger messages, before they are in memory
 HELLO_LIMIT_S = 10.0  #: how long a stream may take for its first message
 ROUND = 1_000  #: the most messages of one round, so that answers do not wait for a flood
+TOGETHER = 256  #: the most messages that go to an agent as one
 SNAPSHOT_EVERY_S = 0.2  #: interval between snapshots; the status is also renewed at each final step
 STALE_S = 30.0  #: a simulation thread that has not ticked for so long is not healthy
 
@@ -73,6 +75,22 @@ class _Stream:
 
     def send(self, message: pb.CoreMessage) -> None:
         self.out.put(message)
+
+    def messages(self) -> Iterator[pb.CoreMessage]:
+        """What is sent, as it goes out: what has queued up meanwhile goes as one message. Raises the
+        :class:`RejectedError` that ends the stream."""
+        while True:
+            queued = [self.out.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(queued) < TOGETHER and isinstance(queued[-1], pb.CoreMessage):
+                    queued.append(self.out.get_nowait())
+            going = [one for one in queued if isinstance(one, pb.CoreMessage)]
+            if going:
+                yield going[0] if len(going) == 1 else pb.CoreMessage(several=pb.Several(messages=going))
+            if isinstance(queued[-1], RejectedError):
+                raise queued[-1]
+            if queued[-1] is None:
+                return
 
     def end(self, error: RejectedError | None = None) -> None:
         if not self.over:
@@ -155,13 +173,10 @@ class Service(pb_grpc.SimulationServicer):
 
         threading.Thread(target=read, name="stream-reader", daemon=True).start()
         context.add_callback(lambda: stream.out.put(None))
-        while True:
-            message = stream.out.get()
-            if message is None:
-                return
-            if isinstance(message, RejectedError):
-                context.abort(getattr(grpc.StatusCode, message.status), str(message))
-            yield message
+        try:
+            yield from stream.messages()
+        except RejectedError as error:
+            context.abort(getattr(grpc.StatusCode, error.status), str(error))
 
     # ---- the simulation thread ------------------------------------------------------------------------------------
 

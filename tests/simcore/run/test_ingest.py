@@ -20,7 +20,7 @@ from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.run import service
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.validation import MAX_SIGNATURES
-from eidolon_simcore.vocabulary import Kind
+from eidolon_simcore.vocabulary import PROTOCOL, Kind
 
 
 def too_large(agent: FakeAgent) -> None:
@@ -40,7 +40,7 @@ def too_many_signatures(agent: FakeAgent) -> None:
     [
         (too_large, r"a message of 52428\d\d bytes \(limit 4194304\)"),
         (too_many_signatures, "more than 100000 signatures of one rank"),
-        (lambda agent: agent.send(hello=pb.Hello(protocol=1)), "unexpected message hello"),
+        (lambda agent: agent.send(hello=pb.Hello(protocol=PROTOCOL)), "unexpected message hello"),
         (lambda agent: agent.send(left=pb.RankLeft(session=7)), "session 7 has not joined"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_blocking_request_is_answered_within_milliseconds(core: Core) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"protocol": 2, "version": "9"}, grpc.StatusCode.FAILED_PRECONDITION, "protocol 2 of eidolon 9 .* protocol 1"),
+        ({"protocol": 9, "version": "9"}, grpc.StatusCode.FAILED_PRECONDITION, "protocol 9 of eidolon 9 .* protocol 2"),
         ({"token": "guess"}, grpc.StatusCode.UNAUTHENTICATED, "token"),
         ({"server": 3}, grpc.StatusCode.INVALID_ARGUMENT, "server 3 of a run with 1"),
         ({"devices": 4}, grpc.StatusCode.FAILED_PRECONDITION, "4 x h100-sxm, the run has 2 x h100-sxm"),
