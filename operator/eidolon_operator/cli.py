@@ -41,7 +41,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("--steps", "steps", int, "end the run after this many steps"),
     ("--time-sync", "timeSync", str, "conservative or optimistic"),
     ("--host-cost", "cost.host", str, "table or measured"),
-    ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time of unknown cost"),
+    ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time whose cost may be unknown"),
     ("--time-limit", "timeLimit", str, "end the run, with who waits for what, after this much real time (no limit)"),
     ("--startup-timeout", "startupTimeout", str, "real time for all ranks to join"),
 )
@@ -131,7 +131,7 @@ def _add_run(verbs: Any) -> None:
     for option, field, kind, text in _OPTIONS:
         run.add_argument(option, dest=field, type=kind, metavar=kind.__name__.upper()[:5], help=text + _default(field))
     run.add_argument(
-        "--strict", dest="cost.strict", action="store_true", default=None, help="fail where a warning would do"
+        "--strict", dest="cost.strict", action="store_true", default=None, help="fail for what is otherwise a warning"
     )
     run.add_argument(
         "--record",
@@ -172,8 +172,8 @@ def _add_fetch(verbs: Any) -> None:
     fetch = verbs.add_parser(
         "fetch",
         help="bring summary, recording, trace and logs of a run in Kubernetes here",
-        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine. Of a run that "
-        "has ended and was recorded it writes the trace, as `eidolon trace` does.",
+        description="Brings the files of a run in Kubernetes (summary, recording, logs) to this machine. If the run "
+        "was recorded and has ended, writes its trace too, as `eidolon trace` does.",
         allow_abbrev=False,
     )
     fetch.add_argument("target", metavar="simc/NAME")

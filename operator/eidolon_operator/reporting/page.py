@@ -146,7 +146,7 @@ def _collectives(run: Run) -> str:
     table = tables.collectives(run)
     if table is None:
         return ""
-    note = "Time is from when the last member came to when it ended. Bus bandwidth as nccl-tests count it."
+    note = "A time runs from when the last member came until the end. Bus bandwidth is that of nccl-tests."
     return _section("Collectives", note, _table(table))
 
 
@@ -179,7 +179,7 @@ def _findings(run: Run) -> str:
     if not found:
         return ""
     parts = "".join(f"<h3>{escape(name)}</h3>{_table(table)}" for name, table in found)
-    return _section("Findings", "What makes the figures worth less than they look.", parts)
+    return _section("Findings", "What makes the figures less reliable than they look.", parts)
 
 
 def _configuration(run: Run) -> str:

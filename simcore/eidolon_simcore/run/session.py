@@ -82,7 +82,7 @@ class Session:
         """A batch of records, and payloads (seq, bytes, position); what the core already has is dropped. True if the
         rank itself does something in it, and not only threads that watch."""
         if self.left:
-            raise InvalidBatchError("records of a rank that has left")
+            raise InvalidBatchError("records came from a rank that has left")
         records = new_records(first_seq, count, data, self.next_seq)
         for seq, payload, position in payloads:
             if position > self._payload_position:

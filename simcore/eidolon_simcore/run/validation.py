@@ -78,10 +78,10 @@ class Definitions:
         signatures = records["sig"]
         if int(signatures.max()) >= len(self._known) or not self._known[signatures].all():
             bad = next(int(s) for s in signatures if s >= len(self._known) or not self._known[s])
-            raise InvalidBatchError(f"signature {bad} was never defined")
+            raise InvalidBatchError(f"a record names signature {bad}, which was never defined")
         calls = records["call"]
         if int(calls.max()) >= CALL_IDS or not self._known[calls].all():
-            raise InvalidBatchError("a call that was never defined")
+            raise InvalidBatchError("a record names a call that was never defined")
 
 
 def new_records(first_seq: int, count: int, data: bytes, next_seq: int) -> NDArray[Any]:
