@@ -53,11 +53,11 @@ MARK = f"E2E_MARK={uuid.uuid4()}"
 
 
 def environment() -> dict[str, str]:
-    """What a user's shell holds, without a test runner's own settings."""
+    """What a user's shell holds with the environment active, without a test runner's own settings."""
     dropped = ("PYTEST_", "PYTHONPATH", "LD_PRELOAD", "EIDOLON_", "PET_", "RANK", "WORLD_SIZE", "MASTER_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     name, _, value = MARK.partition("=")
-    return {**kept, name: value}
+    return {**kept, name: value, "PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ PACKAGES = ("operator", "simcore", "interposer")  #: folders of the checkout tha
 #: What a run, a user or a tool makes: files that pages name and no checkout has.
 MADE = {
     *("cluster.yaml", "train.py", "host.yaml", "operators.parquet", "report.html", "trace.pftrace.gz"),
+    "steps.parquet",
     *("summary.json", "plan.json", "progress.jsonl", "tls.crt", "site-packages"),
 }
 UNTRACKED, SHOWN = ("build", "dist", "eidolon-runs", "__pycache__"), (".ci", ".github")

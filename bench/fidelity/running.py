@@ -62,7 +62,7 @@ def run(
     """Runs ``eidolon run CLUSTER -- COMMAND``, which leaves its files in ``out``. ``site`` is another environment whose
     Python the command takes.
     """
-    environment = {}
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     if site is not None:
         environment = {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}
     eidolon = [str(Path(sys.executable).with_name("eidolon")), "run", "--out", str(out), *cluster, "--", *command]

@@ -1,9 +1,9 @@
 """What the launcher asks an image's own Python: its version, and which torch and CUDA it would find.
 
-Prints ``key=value`` lines: ``python``, ``torch`` (version), ``cuda`` (version that torch, or the CUDA runtime that is
-there, was built for), ``other_python`` (only if torch's extension module is for another Python). Nothing is imported
-but the standard library, and files are only read: it is quick and has no effect. It runs in whatever Python the image
-holds.
+Prints ``key=value`` lines: ``python``, ``executable``, ``torch`` (version), ``torch_in`` (its directory), ``cuda``
+(version that torch, or the CUDA runtime that is there, was built for), ``other_python`` (only if torch's extension
+module is for another Python). Nothing is imported but the standard library, and files are only read: it is quick and
+has no effect. It runs in whatever Python the image holds.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def runtime_version() -> str:
 
 def main() -> None:
     """Prints the facts, one ``key=value`` a line."""
-    facts = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    facts = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "executable": sys.executable}
     for directory in package("torch")[:1]:
         facts.update(torch_facts(directory))
+        facts["torch_in"] = str(directory)
     if "torch" not in facts and (version := runtime_version()):
         facts["cuda"] = version
     for key, value in facts.items():

@@ -51,6 +51,20 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
     temporary.replace(path)
 
 
+def tell_launcher(directory: Path, reason: str, *, failed: bool) -> None:
+    """Has the launcher end the workload, with 0 unless the run has failed. The first reason stands."""
+    if not (directory / "stop").exists():
+        text = f"{int(failed)} {' '.join(reason.split())}\n"
+        _replace(directory / "stop", text.encode("utf-8", errors="replace"), 0o644)
+
+
+def write_exit(directory: Path, code: int, reason: str) -> None:
+    """States how the workload ended, for a launcher that was killed before it could. What it wrote stands."""
+    if not (directory / "exit").exists():
+        text = f"{code} {' '.join(reason.split())}\n"
+        _replace(directory / "exit", text.encode("utf-8", errors="replace"), 0o644)
+
+
 class ServerPage:
     """The page of ``server.page``. It outlives an agent, so that a restarted one finds the shims still mapping it."""
 
@@ -162,10 +176,8 @@ class ServerDirectory:
         _replace(self.path / "go", b"\n", 0o644)
 
     def tell_launcher(self, reason: str, *, failed: bool) -> None:
-        """Has the launcher end the workload, with 0 unless the run has failed. The first reason stands."""
-        if not (self.path / "stop").exists():
-            text = f"{int(failed)} {' '.join(reason.split())}\n"
-            _replace(self.path / "stop", text.encode("utf-8", errors="replace"), 0o644)
+        """As the function of this name does it."""
+        tell_launcher(self.path, reason, failed=failed)
 
     def exit_state(self) -> tuple[int, str] | None:
         """Exit code and reason of the workload, once its launcher wrote them."""

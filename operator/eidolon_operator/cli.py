@@ -7,15 +7,16 @@ object that a file would hold (and override fields of a file), so there is one s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from eidolon_operator import launching, report, units
+from eidolon_operator import launching, machine, report, rundir, units
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
 from eidolon_operator.machine import HOST_MEMORY_PERCENT, RunError
@@ -23,6 +24,17 @@ from eidolon_operator.reporting import commands, tracing
 from eidolon_operator.spec import Spec, SpecError
 
 EXIT_USAGE: Final = 2
+
+
+class UsageError(Exception):
+    """The arguments make no sense; the message is one line for the user."""
+
+
+#: Options of ``run`` that mean nothing without a simulation, and where the parser puts them.
+_NEED_A_CORE: Final = (
+    *(("--record", "recording.enabled"), ("--strict", "cost.strict"), ("--steps", "steps")),
+    *(("--unknown-limit", "cost.unknownLimit"), ("--metrics", "metrics"), ("--dcgm", "dcgm")),
+)
 
 #: Options and the fields of the object that they set. Types, bounds and defaults come from the schema.
 _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
@@ -60,29 +72,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words, command = words[:cut], words[cut + 1 :]
     options = _parser().parse_args(words)
     try:
-        match options.verb:
-            case "run":
-                return _run(options, command)
-            case "explain":
-                return _explain(options.run)
-            case "validate":
-                return _validate(options.file, cluster=not options.local)
-            case "fetch":
-                return _fetch(options)
-            case "report" | "compare":
-                return commands.run(options)
-            case "trace":
-                return tracing.run(options)
-            case "topology":
-                return _topology(options.file, options.svg)
-            case _:
-                return _gpus()
+        return _dispatch(options, command)
+    except UsageError as error:
+        complain(f"{options.verb}: {error}")
+        return EXIT_USAGE
     except SpecError as error:
         for problem in error.problems:
-            _complain(f"{error.source}: {problem}")
+            complain(f"{error.source}: {problem}")
         return EXIT_USAGE
+    except OSError as error:
+        if error.filename is None:  # no file of ours: the output, of which the program as a whole takes care
+            raise
+        complain(f"{error.filename}: {error.strerror}")
+        return 1
     except KeyboardInterrupt:  # it came before or after the run itself, which handles signals
         return 130
+
+
+def _dispatch(options: argparse.Namespace, command: list[str] | None) -> int:
+    if command is not None and options.verb != "run":
+        raise UsageError("nothing is allowed after --")
+    match options.verb:
+        case "run":
+            return _run(options, command)
+        case "explain":
+            return _explain(options.run)
+        case "validate":
+            return _validate(options.file, cluster=not options.local)
+        case "fetch":
+            return _fetch(options)
+        case "report" | "compare":
+            return commands.run(options)
+        case "trace":
+            return tracing.run(options)
+        case "topology":
+            return _topology(options.file, options.svg)
+        case _:
+            return _gpus()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,9 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Checks the YAML of a SimulatedCluster, without a cluster, by the rules of the API server.",
         allow_abbrev=False,
     )
-    validate.add_argument("file", type=Path, metavar="FILE")
+    validate.add_argument("file", type=_path, metavar="FILE")
     explain = verbs.add_parser("explain", help="where a run's times come from", allow_abbrev=False)
-    explain.add_argument("run", type=Path, metavar="RUN", help="folder of the run, or its summary.json")
+    explain.add_argument("run", type=_path, metavar="RUN", help="folder of the run, or its summary.json")
     verbs.add_parser("profile", help="measure a real GPU for the cost tables (needs PyTorch)", add_help=False)
     calibrate = verbs.add_parser("calibrate", help="make the host cost table of a machine with a GPU (needs PyTorch)")
     calibrate.add_argument("what", choices=["host"])
@@ -110,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     topology = verbs.add_parser("topology", help="show the fabric of a SimulatedCluster", allow_abbrev=False)
     of_topology = topology.add_subparsers(dest="what", required=True, metavar="show")
     show = of_topology.add_parser("show", help="print its cables and draw it", allow_abbrev=False)
-    show.add_argument("file", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
-    show.add_argument("--svg", type=Path, metavar="OUT", help="where to draw it (NAME-topology.svg)")
+    show.add_argument("file", type=_path, metavar="FILE", help="YAML of a SimulatedCluster")
+    show.add_argument("--svg", type=_path, metavar="OUT", help="where to draw it (NAME-topology.svg)")
     verbs.add_parser("gpus", help="list the GPU catalogue", allow_abbrev=False)
     _add_fetch(verbs)
     commands.add_verbs(verbs)
@@ -127,9 +153,10 @@ def _add_run(verbs: Any) -> None:
         description="Runs a simulated cluster on this machine: the one in FILE, or one made of options and a command.",
         allow_abbrev=False,
     )
-    run.add_argument("file", nargs="?", type=Path, metavar="FILE", help="YAML of a SimulatedCluster")
+    run.add_argument("file", nargs="?", type=_path, metavar="FILE", help="YAML of a SimulatedCluster")
     for option, field, kind, text in _OPTIONS:
-        run.add_argument(option, dest=field, type=kind, metavar=kind.__name__.upper()[:5], help=text + _default(field))
+        parse = _whole if kind is int else kind
+        run.add_argument(option, dest=field, type=parse, metavar=kind.__name__.upper()[:5], help=text + _default(field))
     run.add_argument(
         "--strict", dest="cost.strict", action="store_true", default=None, help="fail for what is otherwise a warning"
     )
@@ -148,16 +175,28 @@ def _add_run(verbs: Any) -> None:
     )
     run.add_argument(
         "--host-table",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="host costs made by `eidolon calibrate host` on a machine with a GPU (the package's own)",
     )
-    run.add_argument("--out", type=Path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
+    run.add_argument("--out", type=_path, metavar="DIR", help="for summary, plan and logs (eidolon-runs/NAME-TIME)")
     run.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics (and /status) while it runs")
     run.add_argument("--dcgm", metavar="HOST:PORT", help="serve metrics as NVIDIA's dcgm-exporter would")
     run.add_argument(
         "--null-core", action="store_true", help="no simulation: the shim answers at once (baseline of its overhead)"
     )
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no path")
+    return Path(text)
 
 
 def _default(field: str) -> str:
@@ -179,7 +218,7 @@ def _add_fetch(verbs: Any) -> None:
     fetch.add_argument("target", metavar="simc/NAME")
     fetch.add_argument("-n", "--namespace", metavar="NS", help="namespace of the object (that of the kubeconfig)")
     fetch.add_argument("--context", metavar="NAME", help="context of the kubeconfig (the current one)")
-    fetch.add_argument("--out", type=Path, metavar="DIR", help="where to (eidolon-runs/NAME-TIME)")
+    fetch.add_argument("--out", type=_path, metavar="DIR", help="where to (eidolon-runs/NAME-TIME)")
     fetch.add_argument("--no-recording", action="store_true", help="leave the recording, which may be large, there")
     fetch.add_argument(
         "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="limit of each wait for the cluster (30)"
@@ -190,56 +229,93 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     from eidolon_operator import local  # starts no process, but imports much
     from eidolon_simcore.costs import hostcost
 
+    _check(options, command)
+    document, source = _document(options, command)
+    spec = specs.parse(document, source=source)
+    try:
+        table = hostcost.read(options.host_table) if options.host_table is not None else None
+        plan = planning.build(spec, source=source, host_table=table)
+    except hostcost.HostTableError as error:
+        raise UsageError(f"--host-table: {error}") from None
+    host_memory_bytes = _host_memory(options.host_memory)
+    if aside := specs.only_in_kubernetes(spec):
+        complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
+    try:
+        words = machine.workload_command(spec.workload)
+        with _run_directory(options.out, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}") as out:
+            outcome = local.run(
+                spec,
+                plan,
+                words,
+                out=out,
+                null_core=options.null_core,
+                endpoints=local.Endpoints(options.metrics, options.dcgm),
+                host_memory_bytes=host_memory_bytes,
+            )
+    except RunError as error:
+        complain(str(error))
+        return error.exit_code
+    if outcome.summary is not None and outcome.summary["ranks"]:
+        text = f"\n{report.render(outcome.summary, title=_title(spec))}Summary: {out / launching.SUMMARY}"
+        with contextlib.suppress(BrokenPipeError):  # nobody reads on, but how the run ended still counts
+            print(text, flush=True)
+    if outcome.message is not None:
+        complain(outcome.message)
+    return outcome.exit_code
+
+
+def _check(options: argparse.Namespace, command: list[str] | None) -> None:
+    """Raises :class:`UsageError` if the options of ``run`` make no sense, alone or together."""
+    if (options.file is None) == (not command):
+        raise UsageError("needs either the FILE of a SimulatedCluster or a command after --")
+    useless = [option for option, name in _NEED_A_CORE if options.__dict__[name] not in (None, False)]
+    if options.null_core and useless:
+        raise UsageError(f"--null-core simulates nothing, so it excludes {', '.join(useless)}")
+    for option, address in (("--metrics", options.metrics), ("--dcgm", options.dcgm)):
+        host, _, port = (address or "localhost:0").rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535:
+            raise UsageError(f"{option}: {address!r} is not HOST:PORT, such as 127.0.0.1:9090")
+    if options.metrics is not None and options.metrics == options.dcgm and not options.metrics.endswith(":0"):
+        raise UsageError(f"--metrics and --dcgm are both {options.metrics}; each needs an address of its own")
+
+
+def _host_memory(text: str | None) -> int | None:
+    try:
+        return units.SIZE(text) if text is not None else None
+    except ValueError as error:
+        raise UsageError(f"--host-memory: {error}") from None
+
+
+def _document(options: argparse.Namespace, command: list[str] | None) -> tuple[Any, str]:
+    """The object that is to be run, with the options in it, and what messages call it."""
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
     given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}
-    if (options.file is None) == (not command):
-        _complain("run: needs either the FILE of a SimulatedCluster or a command after --")
-        return EXIT_USAGE
     if options.file is not None:
-        document = specs.read(options.file)
-        source = str(options.file)
+        document, source = specs.read(options.file), str(options.file)
     else:
         assert command
+        source = "command line"
         document = {
             "apiVersion": specs.API_VERSION,
             "kind": specs.KIND,
             "metadata": {"name": _name_of(command)},
             "spec": {"workload": {"command": command}},
         }
-        source = "command line"
     _override(document, given)
-    spec = specs.parse(document, source=source)
-    try:
-        table = hostcost.read(options.host_table) if options.host_table is not None else None
-        plan = planning.build(spec, source=source, host_table=table)
-    except hostcost.HostTableError as error:
-        _complain(f"run: --host-table: {error}")
-        return EXIT_USAGE
-    if aside := specs.only_in_kubernetes(spec):
-        _complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
-    out = options.out or Path("eidolon-runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    try:
-        host_memory_bytes = units.parse_size_bytes(options.host_memory) if options.host_memory else None
-    except ValueError as error:
-        _complain(f"run: --host-memory: {error}")
-        return EXIT_USAGE
-    try:
-        outcome = local.run(
-            spec,
-            plan,
-            out=out,
-            null_core=options.null_core,
-            endpoints=local.Endpoints(options.metrics, options.dcgm),
-            host_memory_bytes=host_memory_bytes,
-        )
-    except RunError as error:
-        _complain(str(error))
-        return error.exit_code
-    if outcome.summary is not None and outcome.summary["ranks"]:
-        print(f"\n{report.render(outcome.summary, title=_title(spec))}Summary: {out / launching.SUMMARY}", flush=True)
-    if outcome.message is not None:
-        _complain(outcome.message)
-    return outcome.exit_code
+    return document, source
+
+
+@contextlib.contextmanager
+def _run_directory(given: Path | None, name: str) -> Iterator[Path]:
+    """The folder of a run, which is this run's alone. Raises :class:`RunError`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            out = stack.enter_context(rundir.new(name) if given is None else rundir.given(given))
+        except rundir.InUseError as error:
+            raise RunError(f"--out: {error}", EXIT_USAGE) from None
+        except OSError as error:
+            raise RunError(f"--out: {error.filename}: {error.strerror}", EXIT_USAGE) from None
+        yield out
 
 
 def _validate(file: Path, *, cluster: bool) -> int:
@@ -255,7 +331,7 @@ def _explain(run: Path) -> int:
     try:
         print(explain.render(explain.load(run)), end="")
     except explain.ExplainError as error:
-        _complain(f"explain: {error}")
+        complain(f"explain: {error}")
         return EXIT_USAGE
     return 0
 
@@ -264,7 +340,7 @@ def _profile(words: list[str]) -> int:
     try:
         from eidolon_simcore.profile.__main__ import main as profile
     except ImportError as error:
-        _complain(f"profile: needs PyTorch with CUDA: {error}")
+        complain(f"profile: needs PyTorch with CUDA: {error}")
         return EXIT_USAGE
     profile(words)
     return 0
@@ -276,17 +352,19 @@ def _fetch(options: argparse.Namespace) -> int:
     try:
         name = fetch.object_name(options.target)
         core = fetch.Core(name, namespace=options.namespace, context=options.context, timeout_s=options.timeout)
-        out = options.out or Path("eidolon-runs") / f"{name}-{core.started}"
         source = fetch.RunFiles(core.connect, timeout_s=options.timeout)
         files = [file for file in source.list() if not (options.no_recording and file.name.startswith("recording/"))]
-        for file in files:
-            source.copy(file, out)
-            print(f"{out / file.name}: {file.size_bytes:,} bytes", flush=True)
-    except (fetch.FetchError, OSError) as error:
-        _complain(f"fetch: {error}")
+        with rundir.given(options.out or Path(rundir.RUNS) / f"{name}-{core.started}") as out:
+            for file in files:
+                source.copy(file, out)
+                print(f"{out / file.name}: {file.size_bytes:,} bytes", flush=True)
+    except BrokenPipeError:
+        raise
+    except (fetch.FetchError, rundir.InUseError, OSError) as error:
+        complain(f"fetch: {error}")
         return 1
     if not any(file.name == launching.SUMMARY for file in files):
-        _complain(f"fetch: there is no summary.json yet: the run is {core.phase or 'not begun'}")
+        complain(f"fetch: there is no summary.json yet: the run is {core.phase or 'not begun'}")
     elif any(file.name.startswith("recording/") for file in files):
         return tracing.write(out)
     return 0
@@ -307,7 +385,7 @@ def _topology(file: Path, svg: Path | None) -> int:
     for line in draw.text(fabric, settings):
         print(line)
     out = svg or Path(f"{spec.name}-topology.svg")
-    out.write_text(draw.svg(fabric, f"{_title(spec)}: {settings.type}"), "utf-8")
+    rundir.write_text(out, draw.svg(fabric, f"{_title(spec)}: {settings.type}"))
     print(f"drawn in {out}")
     return 0
 
@@ -340,5 +418,7 @@ def _override(document: Any, given: dict[str, Any]) -> None:
             node[last] = value
 
 
-def _complain(message: str) -> None:
-    print(f"eidolon: {message}", file=sys.stderr, flush=True)
+def complain(message: str) -> None:
+    """A line on stderr, if anybody still reads that."""
+    with contextlib.suppress(OSError):
+        print(f"eidolon: {message}", file=sys.stderr, flush=True)

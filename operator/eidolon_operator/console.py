@@ -50,14 +50,17 @@ class Console:
         try:
             stream.write(data)
             stream.flush()
-        except BrokenPipeError:  # nobody reads on (`| head`), but the run itself goes on
+        except OSError:  # nobody reads on (`| head`), or its disk is full: the run itself goes on
             return
         self._at_line_start = data.endswith(b"\n")
         self._show()
 
     def say(self, text: str) -> None:
         """Writes a line of our own to stderr, above the status."""
-        self.write(("" if self._at_line_start else "\n").encode() + f"eidolon: {text}\n".encode(), error=True)
+        self.write(
+            ("" if self._at_line_start else "\n").encode() + f"eidolon: {text}\n".encode(errors="backslashreplace"),
+            error=True,
+        )
 
     @property
     def columns(self) -> int:

@@ -1,15 +1,15 @@
 """`eidolon explain RUN`: where a run's device time comes from, and how far to believe it.
 
-All functions but :func:`load` are pure and make text from ``summary.json``."""
+All functions but :func:`load` are pure and make text from ``summary.json``.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eidolon_operator import launching
+from eidolon_operator import launching, summary
 from eidolon_operator.units import format_ns
 
 COSTLIEST = 10
@@ -25,21 +25,22 @@ def load(run: Path) -> Mapping[str, Any]:
     """The summary in a run's folder, or in the file itself. Raises :class:`ExplainError`."""
     path = run / launching.SUMMARY if run.is_dir() else run
     try:
-        summary: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-    except OSError as error:
+        found = summary.summary(path)
+    except FileNotFoundError as error:
         raise ExplainError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ExplainError(f"{path}: no JSON: {error}") from error
-    if not isinstance(summary, dict) or "coverage" not in summary:
+    except summary.UnreadableError as error:
+        raise ExplainError(str(error)) from error
+    coverage = found.get("coverage")
+    if coverage is None or not coverage.keys() >= {"expected_error", "families", "operations"}:
         raise ExplainError(f"{path}: has no field 'coverage': not the summary of a run, or of an older version")
-    return summary
+    return found
 
 
-def render(summary: Mapping[str, Any]) -> str:
+def render(found: Mapping[str, Any]) -> str:
     """The costliest operations with source and expected error, followed by the time by family and by source."""
-    coverage = summary["coverage"]
+    coverage = found["coverage"]
     lines = [
-        f"{summary['gpu']}: expected error of device time at most {coverage['expected_error']:.1%}",
+        f"{found.get('gpu')}: expected error of device time at most {coverage['expected_error']:.1%}",
         *(f"Published costs: {line}" for line in coverage.get("published", ())),
         "",
         f"{'share':>6} {'time':>10} {'count':>8} {'each':>10} {'source':<12} {'error':>6}  operation",

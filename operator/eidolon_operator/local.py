@@ -23,13 +23,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from eidolon_interposer.serverdir import write_server_conf
+from eidolon_interposer.serverdir import tell_launcher, write_exit, write_server_conf
 from eidolon_operator import diagnosis, launching, live, machine, processes
+from eidolon_operator import summary as summaries
 from eidolon_operator.console import Console
 from eidolon_operator.machine import LOOPBACK, RunError
 from eidolon_operator.plan import Plan
@@ -38,6 +39,7 @@ from eidolon_operator.spec import Spec
 READY_TIMEOUT_S: Final = 60.0  # for the core to listen, and for an agent to be welcomed
 GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
 DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
+RECONNECT_TIMEOUT_S: Final = 1.0  # an agent that is gone does not come back: nobody here starts another
 _FOR_EVER_S: Final = 10.0 * 365 * 86_400
 
 
@@ -77,20 +79,20 @@ class Endpoints:
 def run(
     spec: Spec,
     plan: Plan,
+    command: Sequence[str],
     *,
     out: Path,
     null_core: bool = False,
     endpoints: Endpoints | None = None,
     host_memory_bytes: int | None = None,
 ) -> Outcome:
-    """Runs the simulation to its end. ``out`` gets the plan, the logs and the summary.
+    """Runs the simulation to its end.
 
-    ``host_memory_bytes`` is the memory of this machine that large allocations of all ranks together may take; a rank
-    that would exceed it waits until another frees. The default is :func:`machine.default_host_memory`. Raises
-    :class:`RunError`.
+    ``command`` is that of one emulated server (:func:`machine.workload_command`). ``out`` gets the plan, the logs and
+    the summary; it is there, and this run's alone (:mod:`.rundir`). ``host_memory_bytes`` is the memory of this machine
+    that large allocations of all ranks together may take; a rank that would exceed it waits until another frees. The
+    default is :func:`machine.default_host_memory`. Raises :class:`RunError`.
     """
-    command = machine.workload_command(spec.workload)
-    out.mkdir(parents=True, exist_ok=True)
     processes.become_subreaper()
     scratch = machine.scratch_directory()
     machine.remove_stale(scratch)
@@ -104,6 +106,7 @@ def run(
             ]
             budget = machine.default_host_memory() if host_memory_bytes is None else host_memory_bytes
             plan = plan.with_server_conf(machine.share_host_memory(servers[0].directory, budget))
+            plan = plan.with_core(reconnect_timeout_s=RECONNECT_TIMEOUT_S)
             local = _LocalRun(spec, plan, command, out, servers, endpoints or Endpoints(), null_core=null_core)
             try:
                 return asyncio.run(local.run())
@@ -139,6 +142,8 @@ class _LocalRun:
         self._interrupted: signal.Signals | None = None
         self._hurry = asyncio.Event()
         self._late: str | None = None
+        self._code = 0  # exit code of the first workload that failed
+        self._lost: str | None = None  # which of our own processes ended too early, and how
         self._master_port = machine.free_port()
 
     async def run(self) -> Outcome:
@@ -156,6 +161,7 @@ class _LocalRun:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, on_signal, number)
         progress = asyncio.create_task(self._show_progress())
+        told = asyncio.create_task(self._tell_what_runs())
         try:
             await starting
             return await self._wait()
@@ -163,6 +169,7 @@ class _LocalRun:
             return self._outcome(1)
         finally:
             progress.cancel()
+            told.cancel()
             self._console.status(())
             await asyncio.to_thread(processes.kill_descendants, grace_s=0.5)
             for process in self._started:
@@ -218,8 +225,7 @@ class _LocalRun:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 line = await process.stdout.readline()
                 while line.startswith((b"http ", b"dcgm ")):
-                    kind, address = line.decode().split()
-                    print(f"eidolon: {kind} at {address}", file=sys.stderr, flush=True)
+                    self._console.say(" at ".join(line.decode().split()))
                     line = await process.stdout.readline()
         except TimeoutError:
             raise RunError(f"the {what} is not ready after {READY_TIMEOUT_S:.0f} s; see {log}") from None
@@ -253,8 +259,7 @@ class _LocalRun:
 
     async def _wait(self) -> Outcome:
         failure = await self._wait_for_workloads()
-        codes = [processes.exit_code(server.workload.returncode or 0) for server in self._servers if server.workload]
-        code = next((code for code in codes if code), 0)
+        code = self._code
         for server in self._servers:
             # A grandchild that escaped may hold the pipe open. What it writes is not waited for.
             await asyncio.wait(server.output, timeout=1.0)
@@ -263,15 +268,17 @@ class _LocalRun:
         services = [process for process in (*(server.agent for server in self._servers), self._core) if process]
         ended = await self._within(DRAIN_TIMEOUT_S if failure is None else GRACE_S, *(p.wait() for p in services))
         summary = _read_summary(self._out)
+        (self._out / launching.SUMMARY).with_suffix(".partial").unlink(missing_ok=True)  # of a core that was killed
         if summary is None and failure is None:
-            failure = self._lost("simulation core", self._core, self._core_log)
+            failure = self._how_lost("simulation core", self._core, self._core_log)
         if summary is not None and summary["state"] != "Succeeded":
             reason = summary.get("reason")
             late = reason if summary.get("cause") == "TimeLimitExceeded" else self._late  # the core says who waits
-            failure = late or reason or failure or "the simulation failed"
+            failure = late or self._lost or reason or failure or "the simulation failed"
         elif failure is None and not ended:
             failure = f"the simulation did not end within {DRAIN_TIMEOUT_S:.0f} s after the workload; see {self._out}"
-        if summary is not None and summary["ranks"] == 0 and not self._interrupted and not self._late:
+        ended_by_itself = not (self._interrupted or self._late or self._lost or code > processes.KILLED)
+        if summary is not None and summary["ranks"] == 0 and ended_by_itself:
             environment = machine.workload_environment(self._spec, 0, self._master_port, os.environ)
             failure = diagnosis.no_rank(self._command, environment)
         return self._outcome(code, summary, failure)
@@ -312,11 +319,15 @@ class _LocalRun:
                 watched.add(hurry)
             done, _ = await asyncio.wait(watched, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             running -= done
+            for task in done & set(workloads):
+                self._see_off(workloads[task])
             for task in done & set(services):
                 what, process, log = services.pop(task)
                 orderly = process.returncode == 0 and (task not in agents or _ended(agents[task]))
-                if not orderly and failure is None:
-                    failure = self._lost(what, process, log)
+                if not orderly and failure is None and not self._interrupted:
+                    failure = self._lost = self._how_lost(what, process, log)
+                    self._console.say(failure)
+                    self._end(failure, [agents[task]] if task in agents else self._servers)
             if late.done() and failure is None:
                 failure = self._late = f"the run took longer than {limit_s:g} s (spec.timeLimit)"
             failed = failure is not None or any(t.done() and t.result() != 0 for t in workloads)
@@ -326,18 +337,39 @@ class _LocalRun:
             elif (failed or self._interrupted) and timeout is None:
                 timeout = GRACE_S
                 if not self._interrupted:
-                    asyncio.get_running_loop().call_later(GRACE_S / 2, self._terminate)
+                    why = failure or "the workload of another server has failed"
+                    asyncio.get_running_loop().call_later(GRACE_S / 2, self._end, why, self._servers)
         hurry.cancel()
         late.cancel()
         return failure
 
-    def _terminate(self) -> None:
-        for server in self._servers:
+    def _end(self, reason: str, servers: Iterable[_Server]) -> None:
+        """Ends the workloads of servers by a signal. Their launchers are told the reason first, so that none takes the
+        signal for one from outside."""
+        for server in servers:
+            tell_launcher(server.directory, reason, failed=True)
             _send(server.workload, signal.SIGTERM)
 
-    def _lost(self, what: str, process: asyncio.subprocess.Process | None, log: Path) -> str:
-        code = process.returncode if process else None
-        return f"the {what} ended too early (exit code {code}): {_last_line(log) or f'see {log}'}"
+    def _see_off(self, server: _Server) -> None:
+        """A workload is over. Its launcher states how, as the last thing that it does; for one that was killed we do
+        it, since its agent waits for that, and end the processes that it has left behind."""
+        assert server.workload is not None
+        returncode = server.workload.returncode or 0
+        self._code = self._code or processes.exit_code(returncode)
+        if self._null_core or _ended(server):
+            return
+        how = f"its launcher {processes.ending(returncode)}"
+        self._console.say(f"server {server.index}: {how}")
+        write_exit(server.directory, processes.exit_code(returncode), how)
+        for pid in processes.orphans([process.pid for process in self._started]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @staticmethod
+    def _how_lost(what: str, process: asyncio.subprocess.Process | None, log: Path) -> str:
+        code = (process.returncode if process else None) or 0
+        said = "" if code < 0 else f": {_last_line(log) or f'see {log}'}"
+        return f"the {what} {processes.ending(code)} too early{said}"
 
     async def _within(self, timeout_s: float, *waiting: Awaitable[object]) -> bool:
         """Whether all have ended within the time. A second Ctrl-C ends the wait too."""
@@ -354,6 +386,20 @@ class _LocalRun:
         return False
 
     # -- progress ------------------------------------------------------------------------------------------------
+
+    async def _tell_what_runs(self) -> None:
+        """Names the interpreter and the torch of the workload, once the launcher of the first server has looked."""
+        image = self._servers[0].directory / "image"
+        while not image.exists():  # noqa: ASYNC110 (it is another process that makes it)
+            await asyncio.sleep(0.05)
+        try:
+            lines = image.read_text("utf-8", "replace").splitlines()
+        except OSError:  # the run has just ended
+            return
+        facts = {key: value for key, _, value in (line.partition("=") for line in lines)}
+        if "executable" in facts:
+            torch = f"torch {facts['torch']} in {facts.get('torch_in')}" if "torch" in facts else "no torch"
+            self._console.say(f"Python {facts.get('python')} of {facts['executable']}, {torch}")
 
     async def _show_progress(self) -> None:
         """Shows steps as they become final, as a live view on a terminal and as lines of a log elsewhere."""
@@ -434,7 +480,6 @@ def _last_line(log: Path) -> str:
 
 def _read_summary(out: Path) -> Mapping[str, Any] | None:
     try:
-        summary: Mapping[str, Any] = json.loads((out / launching.SUMMARY).read_text("utf-8"))
-    except (OSError, ValueError):
+        return summaries.summary(out / launching.SUMMARY)
+    except (FileNotFoundError, summaries.UnreadableError):
         return None
-    return summary

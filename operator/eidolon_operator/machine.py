@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import os
 import shutil
 import socket
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from eidolon_interposer.vocabulary import ConfKey
-from eidolon_operator import launching
+from eidolon_operator import diagnosis, launching
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
 
@@ -109,10 +108,14 @@ def free_port() -> int:
 def workload_command(workload: Workload) -> list[str]:
     """The command of one emulated server as the launcher gets it, with the path of its program.
 
-    Raises :class:`RunError` if there is no such program.
+    Where torchrun is to start the ranks, its Python is that of the ``torchrun`` that a shell would find. Raises
+    :class:`RunError` if there is no such program.
     """
-    command = launching.workload_command(workload, "python")
-    found = shutil.which(command[0], path=_search_path(dict(workload.env), os.environ))
+    path = _search_path(dict(workload.env), os.environ)
+    torchrun = shutil.which("torchrun", path=path)
+    python = diagnosis.interpreter([torchrun]) if torchrun is not None else None
+    command = launching.workload_command(workload, python or "python")
+    found = shutil.which(command[0], path=path)
     if found is None:
         reason = "is not executable" if Path(command[0]).is_file() else "is not found"
         raise RunError(f"workload: {command[0]!r} {reason}", NOT_FOUND)
@@ -136,14 +139,10 @@ def workload_environment(spec: Spec, server: int, master_port: int, inherited: M
 
 
 def _search_path(own: Mapping[str, str], inherited: Mapping[str, str]) -> str:
-    """PATH of the workload.
+    """PATH of the workload: the user's, so that ``python`` is the one that a shell would find.
 
-    ``.venv/bin/eidolon run -- torchrun train.py`` means the torch of ``.venv``, as if that environment were active: the
-    directory of our own Python comes first if it has a torch, unless the user has activated another environment or
-    gives a PATH. Otherwise it comes last and hides nothing.
+    The directory of our own Python comes last and hides nothing. So ``.venv/bin/eidolon run -- torchrun train.py``
+    finds the torchrun of ``.venv``, if that is the only one.
     """
     given = own.get("PATH", inherited.get("PATH", os.defpath))
-    ours = str(Path(sys.executable).parent)
-    chosen = "PATH" in own or inherited.get("VIRTUAL_ENV") or inherited.get("CONDA_PREFIX")
-    first = not chosen and importlib.util.find_spec("torch") is not None
-    return os.pathsep.join([ours, given] if first else [given, ours])
+    return os.pathsep.join([given, str(Path(sys.executable).parent)])

@@ -44,8 +44,10 @@ RECONNECT_TIMEOUT_S: Final = 30.0
 #: A run is given up after so long if somebody waits for a rank that has left.
 LEFT_TIMEOUT_S: Final = 10.0
 #: A run in which nobody can go on is given up after so long, and not after ``missingAfter``, if some ranks sleep
-#: outside all calls: they may be busy in other processes.
-IDLE_TIMEOUT_S: Final = 1_800.0
+#: outside all calls: they may be busy in other processes. Each time that one of them wakes counts as going on.
+IDLE_TIMEOUT_S: Final = 300.0
+#: The same if some rank computes outside all calls: it may tokenise a data set, for example.
+BUSY_TIMEOUT_S: Final = 1_800.0
 
 #: Fields of a group of servers in each of the two sections.
 _OF_CORE: Final = ("servers", "gpu", "gpu_memory_bytes")
@@ -68,6 +70,10 @@ class Plan:
     def ring_bytes(self) -> int:
         """Shared memory of one rank."""
         return ring_bytes()
+
+    def with_core(self, **fields: Any) -> Plan:
+        """The plan with other values of some of the core's fields: those of the machine it runs on."""
+        return Plan(self.spec, {**self.document, "core": {**self.document["core"], **fields}})
 
     def with_server_conf(self, settings: Mapping[ConfKey, str]) -> Plan:
         """The plan with further settings in every ``server.conf``: those of the machine it runs on."""
@@ -141,6 +147,7 @@ def _core(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "time_limit_s": spec.time_limit_s,
         "stuck_timeout_s": network.nccl.missing_after_s,
         "idle_timeout_s": IDLE_TIMEOUT_S,
+        "busy_timeout_s": BUSY_TIMEOUT_S,
         "left_timeout_s": LEFT_TIMEOUT_S,
         "reconnect_timeout_s": RECONNECT_TIMEOUT_S,
         "missing_virtual_s": network.nccl.missing_after_virtual_s,

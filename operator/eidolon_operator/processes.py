@@ -18,10 +18,11 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+KILLED: Final = 128  #: exit codes above are those of a process that a signal has ended, as shells state it
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,6 +65,18 @@ async def start(
 
 def descendants() -> list[int]:
     """Process ids of all living descendants of this process."""
+    return _below(_children(), os.getpid())
+
+
+def orphans(started: Collection[int]) -> list[int]:
+    """Process ids of the descendants that are not below a process that we ``started``: their parents have died."""
+    children = _children()
+    own = [pid for pid in children.get(os.getpid(), ()) if pid not in started]
+    return [found for pid in own for found in (pid, *_below(children, pid))]
+
+
+def _children() -> dict[int, list[int]]:
+    """The living children of every process on this machine."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -75,10 +88,14 @@ def descendants() -> list[int]:
             continue
         if state not in "ZX":
             children.setdefault(int(ppid), []).append(int(entry.name))
+    return children
+
+
+def _below(children: Mapping[int, Sequence[int]], root: int) -> list[int]:
     found: list[int] = []
-    pending = [os.getpid()]
+    pending = [root]
     while pending:
-        below = children.get(pending.pop(), [])
+        below = children.get(pending.pop(), ())
         found += below
         pending += below
     return found
@@ -111,6 +128,13 @@ def _signal_all(number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
+def ending(returncode: int) -> str:
+    """How a process ended, as the end of a sentence."""
+    if returncode < 0:
+        return f"was killed by signal {-returncode} ({signal.Signals(-returncode).name})"
+    return f"ended with exit code {returncode}"
+
+
 def exit_code(returncode: int) -> int:
     """A process's return code as a shell states it: 128 + n for signal n."""
-    return 128 - returncode if returncode < 0 else returncode
+    return KILLED - returncode if returncode < 0 else returncode

@@ -56,6 +56,7 @@ def _heading(summary: Summary, title: str) -> str:
         f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {host}; "
         f"{format_ns(summary['virtual_ns'])} simulated in {summary['wall_s']:.1f} s",
     ]
+    lines += [f"Not written: {text}" for text in summary.get("not_written", ())]
     return "\n".join(lines)
 
 

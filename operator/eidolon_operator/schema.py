@@ -44,7 +44,8 @@ class Problem(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+        field = self.field if self.field.isprintable() else ascii(self.field)  # the keys in it are the user's
+        return f"{field}: {self.message}"
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
@@ -93,10 +94,10 @@ def problems(schema: Schema, value: Any, field: str = "") -> Iterator[Problem]:
     else:
         kind = schema["type"]
     if not isinstance(value, _PYTHON_TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        yield Problem(field, f"{_shown(value)} is not {_article(kind)} {kind}{_example(schema)}")
+        yield Problem(field, f"{shown(value)} is not {_article(kind)} {kind}{_example(schema)}")
         return
     if "enum" in schema and value not in schema["enum"]:
-        yield Problem(field, f"{_shown(value)} is not one of {', '.join(map(str, schema['enum']))}")
+        yield Problem(field, f"{shown(value)} is not one of {', '.join(map(str, schema['enum']))}")
     match value:
         case dict():
             yield from _object_problems(schema, value, field)
@@ -117,6 +118,8 @@ def _object_problems(schema: Schema, value: dict[Any, Any], field: str) -> Itera
         if high is not None and len(value) > high:
             yield Problem(field, f"has {len(value)} entries; allowed: {_bounds(0, high)}")
         for name, item in value.items():
+            if not isinstance(name, str) or not _is_text(name):
+                yield Problem(field, f"the key {shown(name)} is not text")
             yield from problems(schema["additionalProperties"], item, f"{field}[{name}]")
         return
     properties: Mapping[str, Schema] = schema.get("properties", {})
@@ -144,22 +147,29 @@ def _array_problems(schema: Schema, value: list[Any], field: str) -> Iterator[Pr
     for index, item in enumerate(value):
         yield from problems(schema["items"], item, f"{field}[{index}]")
     if keys := schema.get("x-kubernetes-list-map-keys"):
-        seen: set[tuple[Any, ...]] = set()
+        seen: set[str] = set()
         for index, item in enumerate(value):
             if not isinstance(item, dict):
                 continue
-            key = tuple(item.get(name) for name in keys)
+            key = repr([item.get(name) for name in keys])  # values of a wrong type need not be hashable
             if key in seen:
-                yield Problem(f"{field}[{index}]", f"{_shown(key[0])} is given twice")
+                yield Problem(f"{field}[{index}]", f"{shown(item.get(keys[0]))} is given twice")
             seen.add(key)
 
 
 def _string_problems(schema: Schema, value: str, field: str) -> Iterator[Problem]:
     low, high = schema.get("minLength", 0), schema.get("maxLength")
-    if len(value) < low or (high is not None and len(value) > high):
+    if not _is_text(value):  # an API server takes it, and the pod then cannot start
+        yield Problem(field, f"{shown(value)} holds a character that no program can be given, such as NUL")
+    elif len(value) < low or (high is not None and len(value) > high):
         yield Problem(field, f"has {len(value)} characters; allowed: {_bounds(low, high)}")
-    elif "pattern" in schema and not re.search(schema["pattern"], value):
-        yield Problem(field, f"{_shown(value)} does not match {schema['pattern']}{_example(schema)}")
+    elif "pattern" in schema and not _matches(schema["pattern"], value):
+        yield Problem(field, f"{shown(value)} does not match {schema['pattern']}{_example(schema)}")
+
+
+def _matches(pattern: str, value: str) -> bool:
+    """As an API server does it: there a ``$`` is the end of the text, and not a line break before it too."""
+    return re.search(pattern.removesuffix("$") + r"\Z" if pattern.endswith("$") else pattern, value) is not None
 
 
 def _number_problems(schema: Schema, value: float, field: str) -> Iterator[Problem]:
@@ -168,7 +178,7 @@ def _number_problems(schema: Schema, value: float, field: str) -> Iterator[Probl
         high = min(high, 2 ** (bits - 1) - 1) if high is not None else 2 ** (bits - 1) - 1
     # Written so that NaN is out of bounds.
     if not (low is None or value >= low) or not (high is None or value <= high):
-        yield Problem(field, f"{value} is out of bounds; allowed: {_bounds(low, high)}")
+        yield Problem(field, f"{shown(value)} is out of bounds; allowed: {_bounds(low, high)}")
 
 
 def _bounds(low: float | None, high: float | None) -> str:
@@ -177,9 +187,22 @@ def _bounds(low: float | None, high: float | None) -> str:
     return f"{low} to {high}" if low is not None else f"{high} or less"
 
 
-def _shown(value: Any) -> str:
-    text = "null" if value is None else repr(value)
+def shown(value: Any) -> str:
+    """A value as messages have it: on one line, and not too long."""
+    try:
+        text = "null" if value is None else repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        text = f"a number of {value.bit_length()} bits"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_text(value: str) -> bool:
+    """Whether a program can be given this text, and a message can show it: it holds no NUL and no half of a pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
 
 
 def _article(word: str) -> str:

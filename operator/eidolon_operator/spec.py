@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from eidolon_operator import rules, schema, topology, units
+from eidolon_operator import rules, schema, topology, units, yamlfile
 from eidolon_operator.schema import Problem
 
 API_VERSION: Final = "eidolon.dev/v1alpha1"
@@ -178,11 +178,9 @@ def load(path: Path, *, cluster: bool = False) -> Spec:
 def read(path: Path) -> Any:
     """The one object in a YAML file, not yet validated."""
     try:
-        documents = [document for document in yaml.safe_load_all(path.read_text("utf-8")) if document is not None]
-    except OSError as error:
-        raise SpecError(str(path), [Problem("file", error.strerror or str(error))]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(str(path), [Problem("file", f"is not YAML: {' '.join(str(error).split())}")]) from None
+        documents = yamlfile.read(path)
+    except yamlfile.YamlError as error:
+        raise SpecError(str(path), error.problems) from None
     if len(documents) != 1:
         raise SpecError(str(path), [Problem("file", f"holds {len(documents)} objects; allowed: one {KIND}")])
     return documents[0]
@@ -197,13 +195,13 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
     body = document["spec"]
     quantities = _Quantities(body)
     workload = _workload(body, quantities)
-    memory = quantities.optional("gpu.memory", units.parse_size_bytes)
-    context = quantities.optional("gpu.contextMemory", _parse_size_or_nothing)
+    memory = quantities.optional("gpu.memory", units.SIZE)
+    context = quantities.optional("gpu.contextMemory", units.SIZE_OR_NOTHING)
     network = _network(body["network"], quantities)
-    startup_ns = quantities.required("startupTimeout", units.parse_duration_ns)
-    limit_ns = quantities.optional("timeLimit", units.parse_duration_ns)
+    startup_ns = quantities.required("startupTimeout", units.TIME_LIMIT)
+    limit_ns = quantities.optional("timeLimit", units.TIME_LIMIT)
     recording = body["recording"]
-    recording_limit = quantities.required("recording.limit", units.parse_size_bytes)
+    recording_limit = quantities.required("recording.limit", units.SIZE)
     groups = tuple(_groups(body, quantities, memory, context))
     if quantities.problems:
         raise SpecError(source, quantities.problems)
@@ -263,7 +261,11 @@ def only_in_kubernetes(spec: Spec) -> list[str]:
 def _workload(body: Mapping[str, Any], quantities: _Quantities) -> Workload:
     work = body["workload"]
     command = (*work["command"], *work["args"])
-    ranks = work.get("ranksPerServer") or _torchrun_ranks(command, work["launcher"]) or body["gpusPerServer"]
+    given, started = work.get("ranksPerServer"), _torchrun_ranks(command, work["launcher"])
+    ranks = given or started or body["gpusPerServer"]
+    if given and started and given != started:
+        message = f"{given} is not what torchrun is told to start (--nproc-per-node {started}); give one of the two"
+        quantities.problems.append(Problem("spec.workload.ranksPerServer", message))
     if ranks > body["gpusPerServer"]:
         quantities.problems.append(
             Problem(
@@ -286,9 +288,9 @@ def _workload(body: Mapping[str, Any], quantities: _Quantities) -> Workload:
 
 
 def _network(section: Mapping[str, Any], quantities: _Quantities) -> Network:
-    inter = quantities.optional("network.interServer.bandwidth", units.parse_rate_bytes_per_s)
-    latency_ns = quantities.required("network.interServer.latency", units.parse_duration_ns)
-    intra = quantities.optional("network.intraServer.bandwidth", units.parse_rate_bytes_per_s)
+    inter = quantities.optional("network.interServer.bandwidth", units.RATE)
+    latency_ns = quantities.required("network.interServer.latency", units.LATENCY)
+    intra = quantities.optional("network.intraServer.bandwidth", units.RATE)
     fabric, problems = topology.read(section.get("topology"))
     quantities.problems += problems
     if fabric is not None:  # what the spec says itself overrides a preset
@@ -300,10 +302,10 @@ def _network(section: Mapping[str, Any], quantities: _Quantities) -> Network:
 
 def _nccl(section: Mapping[str, Any], quantities: _Quantities) -> Nccl:
     def size_bytes(name: str) -> int:
-        return quantities.required(f"network.nccl.{name}", _parse_size_or_nothing)
+        return quantities.required(f"network.nccl.{name}", units.SIZE_OR_NOTHING)
 
     def seconds(name: str) -> float:
-        return quantities.required(f"network.nccl.{name}", units.parse_duration_ns) / 1e9
+        return quantities.required(f"network.nccl.{name}", units.TIME_LIMIT) / 1e9
 
     return Nccl(
         size_bytes("kernelMemory"),
@@ -320,8 +322,8 @@ def _groups(
 ) -> Iterator[ServerGroup]:
     for index, group in enumerate(body.get("serverGroups", ())):
         gpu, path = group["gpu"], f"serverGroups.{index}.gpu"
-        memory = quantities.optional(f"{path}.memory", units.parse_size_bytes)
-        context = quantities.optional(f"{path}.contextMemory", _parse_size_or_nothing)
+        memory = quantities.optional(f"{path}.memory", units.SIZE)
+        context = quantities.optional(f"{path}.contextMemory", units.SIZE_OR_NOTHING)
         if "model" not in gpu:  # another model's memory is its own
             memory = memory_bytes if memory is None else memory
             context = context_bytes if context is None else context
@@ -352,7 +354,7 @@ def _identity_problems(document: Any) -> list[Problem]:
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str):
         found.append(Problem("metadata.name", "is required"))
-    elif not _NAME.match(name) or len(name) > _NAME_MAX:
+    elif not _NAME.fullmatch(name) or len(name) > _NAME_MAX:
         found.append(
             Problem("metadata.name", f"{name!r} must match {_NAME.pattern} and have at most {_NAME_MAX} characters")
         )
@@ -383,9 +385,6 @@ class _Quantities:
     def required(self, path: str, parse_text: Callable[[str], int]) -> int:
         """The quantity of a field that has a default. It is 0 if the text is wrong, since then the problem is kept."""
         return self.optional(path, parse_text) or 0
-
-
-_parse_size_or_nothing = functools.partial(units.parse_size_bytes, least=0)
 
 
 def _torchrun_ranks(command: tuple[str, ...], launcher: str) -> int | None:

@@ -15,11 +15,11 @@ from eidolon_operator.schema import Problem
 
 _FIELD: Final = "spec.network.topology"
 _QUANTITIES: Final[Mapping[str, Callable[[str], int]]] = {
-    "bandwidth": units.parse_rate_bytes_per_s,
-    "nicBandwidth": units.parse_rate_bytes_per_s,
-    "linkBandwidth": units.parse_rate_bytes_per_s,
-    "latency": units.parse_duration_ns,
-    "linkLatency": units.parse_duration_ns,
+    "bandwidth": units.RATE,
+    "nicBandwidth": units.RATE,
+    "linkBandwidth": units.RATE,
+    "latency": units.LATENCY,
+    "linkLatency": units.LATENCY,
 }
 
 

@@ -6,7 +6,10 @@ in bytes (``50GB/s``) or bits (``400Gb/s``). The patterns of the CRD admit what 
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
@@ -48,6 +51,30 @@ def _integer(value: Fraction, text: str, what: str, least: int = 1) -> int:
     if (result := int(value)) < least:
         raise ValueError(f"{text!r} is not {what}: it must be at least 1 byte")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a field may hold: quantities of one kind between two bounds, which are written as a user would."""
+
+    parse: Callable[[str], int]
+    least: str
+    most: str
+
+    def __call__(self, text: str) -> int:
+        """The number in a text. Raises ValueError."""
+        value = self.parse(text)
+        if not self.parse(self.least) <= value <= self.parse(self.most):
+            raise ValueError(f"{text!r} is out of bounds; allowed: {self.least} to {self.most}")
+        return value
+
+
+# The bounds are far beyond any real machine, and such that sums of virtual times stay within 64 bits.
+SIZE: Final = Quantity(parse_size_bytes, "1B", "1024TiB")
+SIZE_OR_NOTHING: Final = Quantity(functools.partial(parse_size_bytes, least=0), "0B", "1024TiB")
+RATE: Final = Quantity(parse_rate_bytes_per_s, "1MB/s", "1000TB/s")
+LATENCY: Final = Quantity(parse_duration_ns, "0ns", "10s")
+TIME_LIMIT: Final = Quantity(parse_duration_ns, "1ms", "8760h")
 
 
 def format_bytes(count: float) -> str:

@@ -110,6 +110,18 @@ CASES = (
         "spec.workload.volumeMounts: each of volumeMounts must name one of volumes",
     ),
     Case(
+        "spec.workload",
+        MINIMAL["spec"]["workload"] | {"env": [{"name": "RANK", "value": "0"}]},
+        MINIMAL["spec"]["workload"] | {"env": [{"name": "RANK", "value": "0"}], "launcher": "plain"},
+        "spec.workload.env: RANK and LOCAL_RANK are set for each process by launcher plain",
+    ),
+    Case(
+        "spec.workload.env",
+        [{"name": "EIDOLON_STEP_RANGE", "value": "my step"}],
+        [{"name": "EIDOLON_DIR", "value": "/tmp"}],
+        "spec.workload.env[0].name: EIDOLON_DIR is Eidolon's own",
+    ),
+    Case(
         "spec.workload.labels",
         {"example.com/team": "ml"},
         {"eidolon.dev/server": "7"},

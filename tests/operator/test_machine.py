@@ -64,32 +64,43 @@ def test_who_wins() -> None:
     assert "EIDOLON_DIR" not in found
 
 
-def test_programs_are_those_of_our_environment_unless_the_user_chose_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tests' own environment has a torch, so it is one that a workload can run in."""
+def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_programs_are_those_that_a_shell_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own environment has a torch, but hides nothing: it comes last."""
     ours = str(Path(sys.executable).parent / "python")
-    theirs = tmp_path / "python"
-    theirs.write_text("#!/bin/sh\n")
-    theirs.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    theirs, other = program(tmp_path / "a" / "python"), program(tmp_path / "b" / "python")
+    monkeypatch.setenv("PATH", str(tmp_path / "a"))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
 
     def found(**workload: Any) -> str:
         return machine.workload_command(make(command=["python", "t.py"], **workload).workload)[0]
 
-    assert found() == ours
-    assert found(env=[{"name": "PATH", "value": str(tmp_path)}]) == str(theirs)
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
     assert found() == str(theirs)
+    assert found(env=[{"name": "PATH", "value": str(tmp_path / "b")}]) == str(other)
     theirs.unlink()
     assert found() == ours
 
-    monkeypatch.delenv("VIRTUAL_ENV")
-    theirs.write_text("#!/bin/sh\n")
-    theirs.chmod(0o755)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+def test_the_torchrun_launcher_runs_the_python_of_the_torchrun_that_a_shell_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system's python in front of it, which has no torch, does not count."""
+    program(tmp_path / "bin" / "python")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def found() -> str:
+        return machine.workload_command(make(command=["t.py"], launcher="torchrun").workload)[0]
+
+    assert found() == sys.executable
+    theirs = program(tmp_path / "env" / "python3.12")
+    program(tmp_path / "bin" / "torchrun", f"#!{theirs}\n")
     assert found() == str(theirs)
 
 

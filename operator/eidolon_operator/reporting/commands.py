@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from eidolon_operator import rundir
 from eidolon_operator.reporting import model, page, tables
 from eidolon_operator.reporting.model import ReportError, Run
 
 EXIT_USAGE: Final = 2
-EXIT_FAILED: Final = 1
 
 
 def add_verbs(verbs: Any) -> None:
@@ -43,9 +43,6 @@ def run(options: argparse.Namespace) -> int:
     except ReportError as error:
         _complain(str(error))
         return EXIT_USAGE
-    except OSError as error:
-        _complain(f"{error.filename}: {error.strerror}")
-        return EXIT_FAILED
 
 
 def markdown(run: Run) -> str:
@@ -119,7 +116,7 @@ def _put(path: Path | None, text: str) -> int:
     if path is None:
         print(text, end="")
     else:
-        path.write_text(text, "utf-8")
+        rundir.write_text(path, text)
         print(path)
     return 0
 

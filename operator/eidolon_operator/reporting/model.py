@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from eidolon_operator import launching
+from eidolon_operator import summary as summaries
 from eidolon_operator.plan import capacities
+
+_Document = TypeVar("_Document")
 
 STARTUP: Final = "startup"
 #: Parts of a step, in the order in which they are shown. They add up to the step.
@@ -65,8 +67,10 @@ class Run:
         return f"{servers} server{'s' if servers != 1 else ''} x {self.core.get('gpus_per_server', 1)} {gpu}"
 
     def capacity_bytes(self, device: str) -> int:
-        """Memory of the device ``server/device``. It is 0 if the plan is not there."""
-        return capacities(self.core)[int(device.partition("/")[0])] if self.core else 0
+        """Memory of the device ``server/device``. It is 0 if the plan is not there, or has no such server."""
+        known = capacities(self.core) if self.core else []
+        server = int(device.partition("/")[0])
+        return known[server] if server < len(known) else 0
 
     @property
     def steps(self) -> Sequence[Mapping[str, Any]]:
@@ -101,21 +105,26 @@ class Run:
 
     def real_ratio(self) -> float | None:
         """Simulated seconds per real second. None if it is not known."""
-        wall = self.summary.get("wall_s")
-        return self.summary["virtual_ns"] / 1e9 / wall if wall else None
+        wall, virtual = self.summary.get("wall_s"), self.summary.get("virtual_ns")
+        return virtual / 1e9 / wall if wall and virtual else None
 
 
 def read(directory: Path) -> Run:
     """The run in a directory. Raises :class:`ReportError`."""
     if not directory.is_dir():
         raise ReportError(f"{directory}: no such directory")
-    plan = _json(directory / launching.PLAN)
-    summary = _json(directory / launching.SUMMARY)
-    if summary is None:
-        steps = _lines(directory / launching.PROGRESS)
-        if plan is None and steps is None:
-            raise ReportError(f"{directory}: not the directory of a run: it holds neither summary.json nor plan.json")
-        summary = {"steps": steps or [], "reason": "the run has not ended: what is shown is what is final so far"}
+    try:
+        plan = _found(summaries.plan, directory / launching.PLAN)
+        summary = _found(summaries.summary, directory / launching.SUMMARY)
+        if summary is None:
+            steps = _found(summaries.steps, directory / launching.PROGRESS)
+            if plan is None and steps is None:
+                raise ReportError(
+                    f"{directory}: not the directory of a run: it holds neither summary.json nor plan.json"
+                )
+            summary = {"steps": steps or [], "reason": "the run has not ended: what is shown is what is final so far"}
+    except summaries.UnreadableError as error:
+        raise ReportError(str(error)) from error
     plan = dict(plan or {})
     plan.get("core", {}).pop("token", None)  # no report shows the secret of a run
     return Run(directory, plan, summary)
@@ -126,27 +135,8 @@ def device_order(device: str) -> tuple[int, ...]:
     return tuple(int(part) for part in device.split("/"))
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _found(read: Callable[[Path], _Document], path: Path) -> _Document | None:
     try:
-        document = json.loads(path.read_text("utf-8"))
+        return read(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise ReportError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(document, dict):
-        raise ReportError(f"{path}: not a JSON object")
-    return document
-
-
-def _lines(path: Path) -> list[dict[str, Any]] | None:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except OSError:
-        return None
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break  # the last line is still being written
-    return found

@@ -10,7 +10,10 @@ from eidolon_operator.units import format_bytes, format_count, format_ns
 
 #: Keys of the plan that the configuration of a run does not show.
 _HIDDEN: Final = frozenset(
-    ("token", "attempt", "startup_timeout_s", "idle_timeout_s", "left_timeout_s", "reconnect_timeout_s")
+    (
+        *("token", "attempt", "startup_timeout_s", "idle_timeout_s", "busy_timeout_s", "left_timeout_s"),
+        "reconnect_timeout_s",
+    )
 )
 
 

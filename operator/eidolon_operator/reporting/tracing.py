@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
+from zstandard import ZstdError
+
 from eidolon_operator.reporting.model import ReportError
 
 EXIT_USAGE: Final = 2
-EXIT_FAILED: Final = 1
 
 
 def add_verb(verbs: Any) -> None:
@@ -45,9 +46,6 @@ def run(options: argparse.Namespace) -> int:
     except ReportError as error:
         _complain(str(error))
         return EXIT_USAGE
-    except OSError as error:
-        _complain(f"{error.filename}: {error.strerror}")
-        return EXIT_FAILED
 
 
 def write(directory: Path) -> int:
@@ -56,18 +54,27 @@ def write(directory: Path) -> int:
 
 
 def _trace(options: argparse.Namespace) -> int:
-    from eidolon_simcore.export.timeline import chakra, perfetto
-    from eidolon_simcore.export.timeline.reading import Timeline
     from eidolon_simcore.export.timeline.store import RecordingError
 
     if not options.run.is_dir():
         raise ReportError(f"{options.run}: no such directory")
     try:
-        timeline = Timeline(options.run)
-        window = timeline.window(*(options.steps or (None, None)))
+        return _write(options)
     except RecordingError as error:
         hint = "" if (options.run / "recording").is_dir() else "; record a run with `eidolon run --record`"
         raise ReportError(f"{error}{hint}") from error
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError, ZstdError) as error:
+        # Its parts refer to each other by numbers, so what is wrong in one shows anywhere.
+        text = f"{options.run / 'recording'}: the recording is damaged ({type(error).__name__}: {error})"
+        raise ReportError(" ".join(text.split())) from error
+
+
+def _write(options: argparse.Namespace) -> int:
+    from eidolon_simcore.export.timeline import chakra, perfetto
+    from eidolon_simcore.export.timeline.reading import Timeline
+
+    timeline = Timeline(options.run)
+    window = timeline.window(*(options.steps or (None, None)))
     unknown = sorted(set(options.ranks or ()) - set(timeline.ranks))
     if unknown:
         raise ReportError(f"--ranks: rank {unknown[0]} is not in the recording, which has {_listed(timeline.ranks)}")
@@ -94,7 +101,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _steps(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    found = re.fullmatch(r"([0-9]{1,18})(?::([0-9]{1,18}))?", text)
     if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form FIRST or FIRST:LAST, e.g. 3:5")
     return int(found[1]), int(found[2] or found[1])
@@ -103,7 +110,7 @@ def _steps(text: str) -> tuple[int, int]:
 def _ranks(text: str) -> list[int]:
     ranks: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        found = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip())
         if found is None:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of ranks such as 0,8 or 0-7")
         ranks |= set(range(int(found[1]), int(found[2] or found[1]) + 1))
