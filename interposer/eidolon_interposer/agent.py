@@ -401,7 +401,9 @@ class Agent:
     def _left(rank: Rank, *, orderly: bool) -> pb.AgentMessage:
         rank.leaving = True
         rank.ring.sent()
-        return pb.AgentMessage(left=pb.RankLeft(session=rank.session, orderly=orderly, records=rank.ring.tail))
+        status = None if orderly else _wait_status(rank.ring.pid)
+        left = pb.RankLeft(session=rank.session, orderly=orderly, records=rank.ring.tail, wait_status=status)
+        return pb.AgentMessage(left=left)
 
     def _drain(self, rank: Rank) -> Iterator[pb.AgentMessage | Batch]:
         """Sends what a rank's ring holds. A broken ring ends its rank."""
@@ -468,6 +470,16 @@ class Agent:
         while not self._over.is_set():
             self._directory.page.beat()
             self._over.wait(HEARTBEAT_S)
+
+
+def _wait_status(pid: int) -> int | None:
+    """The wait status of a process that has just died, which the kernel shows until its parent has fetched it. None if
+    it has, or if the process is in another container, where its number means nothing here."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[-1]) if fields[0] == "Z" and fields[-1] != "0" else None
 
 
 def version() -> str:

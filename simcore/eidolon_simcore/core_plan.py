@@ -49,7 +49,8 @@ class Plan:
     startup_timeout_s: float  #: for all servers to report and all expected ranks to join
     time_limit_s: float | None  #: for the run, from when all servers are there; None: no limit
     stuck_timeout_s: float  #: in which nobody can go on before the run is given up
-    idle_timeout_s: float  #: the same where some ranks sleep outside all calls, since they may be busy elsewhere
+    idle_timeout_s: float  #: the same where some ranks sleep outside all calls, since they may yet wake
+    busy_timeout_s: float  #: the same where some rank computes outside all calls
     left_timeout_s: float  #: the same where somebody waits for a rank that has left
     reconnect_timeout_s: float  #: for a server whose stream broke to come back
     missing_virtual_s: float  #: virtual time for which a rank may go on without a collective that another has reached
@@ -101,6 +102,7 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
         time_limit_s=section.optional_number("time_limit_s"),
         stuck_timeout_s=section.number("stuck_timeout_s"),
         idle_timeout_s=section.number("idle_timeout_s"),
+        busy_timeout_s=section.number("busy_timeout_s"),
         left_timeout_s=section.number("left_timeout_s"),
         reconnect_timeout_s=section.number("reconnect_timeout_s"),
         missing_virtual_s=section.number("missing_virtual_s"),

@@ -151,6 +151,7 @@ static void signal_all(const pid_t *children, int count, int number) {
 // What is known about the end of the command.
 struct ending {
   int status;       // the wait status of the first of its processes that failed, else 0
+  int which;        // the number of that process among them
   int interrupted;  // the signal from outside that asked for an end, or 0
   int stopped;      // the run was over ...
   int run_failed;   // ... because it had failed
@@ -170,8 +171,10 @@ static int reap(pid_t *children, int count, struct ending *ending) {
         continue;
       children[i] = 0;
       ended++;
-      if (ending->status == 0)
+      if (ending->status == 0) {
         ending->status = status;
+        ending->which = i;
+      }
     }
   }
   return ended;
@@ -315,14 +318,17 @@ static int parse(int argc, char **argv, struct options *o) {
   return at + 1;
 }
 
-// Decides the exit code and the reason of a run whose command has ended.
-static int conclude(const struct ending *ending) {
-  char how[64] = "completed", reason[700];
+// Decides the exit code and the reason of a run whose command has ended. `first_rank` is the number of its first
+// process as a rank, or -1 if its processes are not ranks.
+static int conclude(const struct ending *ending, int first_rank) {
+  char how[64] = "completed", who[32] = "", reason[700];
   int code = WEXITSTATUS(ending->status);
+  if (first_rank >= 0)
+    snprintf(who, sizeof who, "rank %d ", first_rank + ending->which);
   if (WIFSIGNALED(ending->status)) {
     const char *name = sigabbrev_np(WTERMSIG(ending->status));
     code = 128 + WTERMSIG(ending->status);
-    snprintf(how, sizeof how, "killed by signal %d (SIG%s)", WTERMSIG(ending->status), name ? name : "?");
+    snprintf(how, sizeof how, "%skilled by signal %d (SIG%s)", who, WTERMSIG(ending->status), name ? name : "?");
   } else if (code) {
     snprintf(how, sizeof how, "failed");
   }
@@ -388,5 +394,5 @@ int main(int argc, char **argv) {
   static struct ending ending;
   supervise(children, count, &signals, &ending);
   end_rest();
-  return conclude(&ending);
+  return conclude(&ending, ranks ? first : -1);
 }

@@ -30,7 +30,8 @@ from typing import Any, BinaryIO
 MAX_CONNECTIONS = 64  #: connections at a time; further ones are closed at once
 IDLE_LIMIT_S = 15.0  #: how long a request may take to come, and a client to take its answer
 _CHUNK_BYTES = 256 << 10
-_PRIVATE = frozenset({"plan.json"})  # a local run's plan holds the token
+_PRIVATE = frozenset({"plan.json", "run.lock"})  # a local run's plan holds the token
+_UNFINISHED = ".partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Files:
             return None
         path = (self._directory / name).resolve()
         inside = path.is_relative_to(self._directory) and path.name not in _PRIVATE
-        return path if inside and path.is_file() else None
+        return path if inside and path.suffix != _UNFINISHED and path.is_file() else None
 
 
 def _file_response(file: BinaryIO, size: int, wanted: str | None) -> Response:

@@ -7,6 +7,7 @@ to the engine too, so that it waits for them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.core_plan import Plan
@@ -18,10 +19,21 @@ from eidolon_simcore.run.validation import InvalidBatchError
 
 MAX_SESSIONS = 4_096  #: of one server
 MAX_RANK = 1 << 20  #: numbers from here on are not believed
+FALLOUT_S = 10.0  #: whoever leaves within this time of another may have been ended because of that one
 
 
 class WorldSizeError(Exception):
     """A rank says that there are more ranks than the run has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A rank has left. ``how`` says in words that its process died, and how; it is empty if the rank left in order."""
+
+    server: int
+    rank: int
+    how: str
+    at: float
 
 
 class Membership:
@@ -48,6 +60,8 @@ class Membership:
         self._rates = rates
         self._open_session = open_session
         self._known: set[int] = set()  # ranks that the engine knows
+        self._pids: dict[int, int] = {}  # processes of ranks, as these know themselves
+        self._leavings: list[Leaving] = []  # in the order in which they were told
         self.sessions: dict[int, Session] = {}  #: by rank: those that have joined
         self.expected = 1  #: how many ranks there are, as far as is known
         self.first_joined_at: float | None = None
@@ -76,6 +90,7 @@ class Membership:
         self._books.steps.join(rank)
         session = self._open_session(rank, server, joined.session)
         server.sessions[joined.session] = self.sessions[rank] = session
+        self._pids[rank] = joined.pid
         self.first_joined_at = self.first_joined_at or now
 
     def _number(self, server: Server, joined: pb.RankJoined) -> int:
@@ -93,8 +108,8 @@ class Membership:
             self._engine.add_rank(rank)
             self._engine.set_rates(rank, self._rates)
 
-    def leave(self, session: Session, records: int) -> None:
-        """A rank has ended after so many records."""
+    def leave(self, session: Session, records: int, now: float, how: str = "") -> None:
+        """A rank has ended after so many records; ``how``: in words, if its process died."""
         if session.left:
             return
         if records > session.next_seq:
@@ -102,20 +117,32 @@ class Membership:
                 f"rank {session.rank} left after {records} records, of which {session.next_seq} came"
             )
         session.left = True
+        self._leavings.append(Leaving(session.server, session.rank, how, now))
         self._engine.end_rank(session.rank)
         self._books.steps.leave(session.rank)
         self._books.memory.left(session.rank)
 
-    def goodbye(self, server: Server) -> None:
+    def goodbye(self, server: Server, now: float) -> None:
         """A server's workload has ended: its ranks have left, and those that have not joined never will."""
         for session in server.sessions.values():
-            self.leave(session, 0)
+            self.leave(session, 0, now)
         first = server.index * self._ranks_per_server
         for rank in range(first, first + self._ranks_per_server):
             if rank in self._known and rank not in self.sessions:
                 self._engine.end_rank(rank)
 
     # ---- who is there ---------------------------------------------------------------------------------------------
+
+    def death(self, rank: int) -> str:
+        """How the rank's process died, with its number; empty if it has not died."""
+        how = next((one.how for one in self._leavings if one.rank == rank), "")
+        return f"rank {rank} (process {self._pids[rank]}) {how}" if how else ""
+
+    def casualty(self, server: int, now: float) -> str:
+        """The rank whose death was the first of what has just happened on a server, and how it died; empty if none
+        died, or others left before it. What starts ranks ends them all once one has failed."""
+        lately = [one for one in self._leavings if one.server == server and now - one.at < FALLOUT_S]
+        return self.death(lately[0].rank) if lately else ""
 
     def absent(self) -> list[int]:
         """Expected ranks that have not joined."""

@@ -25,6 +25,8 @@ watchdog gave up. So it ends in a stated condition, and never hangs.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +58,7 @@ from eidolon_simcore.run.watchdogs import watchdogs
 from eidolon_simcore.run.world import World
 
 CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
+KILLED = 128  #: exit codes above are those of a process that a signal has ended, as shells state it
 
 
 class Simulation:
@@ -160,7 +163,7 @@ class Simulation:
             case "left":
                 session = _session(server, message.left.session)
                 session.taken += 1
-                self._ranks.leave(session, message.left.records)
+                self._ranks.leave(session, message.left.records, now, _how_died(message.left))
             case "goodbye":
                 self._goodbye(server, message.goodbye, now)
             case other:
@@ -180,11 +183,15 @@ class Simulation:
         server.exit_code = goodbye.exit_code
         if goodbye.interrupted:
             self.fail(f"server {server.index} was taken down: {goodbye.reason}", now, cause=Cause.SERVER_LOST)
-        self._ranks.goodbye(server)
+        casualty = self._ranks.casualty(server.index, now)
+        self._ranks.goodbye(server, now)
         if goodbye.exit_code:
-            text = goodbye.reason or "the workload failed"
-            text = f"server {server.index}: exit code {goodbye.exit_code}: {text}"
-            self._ending.fail(text, now, cause=Cause.WORKLOAD_FAILED, stop=False)
+            reason = goodbye.reason or "the workload failed"
+            how = f"{casualty} ({reason})" if casualty else reason
+            text = f"server {server.index}: exit code {goodbye.exit_code}: {how}"
+            # Who was killed says no more. After an error of a program's own, others may still say what they saw of it.
+            killed = bool(casualty) or goodbye.exit_code > KILLED
+            self._ending.fail(text, now, cause=Cause.WORKLOAD_FAILED, stop=killed)
 
     def reject(self, index: int, text: str, now: float) -> None:
         """A message of a connected server is beyond a limit: fails the run, raises :class:`RejectedError`."""
@@ -291,6 +298,20 @@ class Simulation:
     def snapshot(self, now: float) -> Snapshot:
         """The run as other threads may see it."""
         return self.views.snapshot(now)
+
+
+def _how_died(left: pb.RankLeft) -> str:
+    """How a rank's process died, in words; empty if it left in order. Its agent may not have seen more than that it
+    died."""
+    if left.orderly:
+        return ""
+    if not left.HasField("wait_status"):
+        return "died without closing its ring"
+    if os.WIFSIGNALED(left.wait_status):
+        number = os.WTERMSIG(left.wait_status)
+        known = number in set(signal.Signals)
+        return f"was killed by signal {number}" + (f" ({signal.Signals(number).name})" if known else "")
+    return f"ended with exit code {os.WEXITSTATUS(left.wait_status)} without closing its ring"
 
 
 def _session(server: Server, number: int) -> Session:

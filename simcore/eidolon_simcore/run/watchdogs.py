@@ -15,9 +15,10 @@ from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.collectives import Collectives
 from eidolon_simcore.run.membership import Membership
 from eidolon_simcore.run.server import Servers
-from eidolon_simcore.run.who_waits import WhoWaits, listed
+from eidolon_simcore.run.who_waits import Standing, WhoWaits, listed
 
 OVERDUE_EVERY_S = 1.0  #: interval between checks for ranks that skipped a collective
+DIED_S = 2.0  #: a run that waits for a process that died is given up after so long: its server may say more until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ def watchdogs(
         RanksStart(plan.startup_timeout_s, servers, ranks),
         RunEndsInTime(plan.time_limit_s, servers, who_waits),
         StreamsComeBack(plan.reconnect_timeout_s, servers),
-        SomebodyGoesOn(plan.stuck_timeout_s, plan.left_timeout_s, plan.idle_timeout_s, ranks, who_waits),
+        SomebodyGoesOn(
+            plan.stuck_timeout_s, plan.left_timeout_s, plan.idle_timeout_s, plan.busy_timeout_s, ranks, who_waits
+        ),
         NobodySkips(round(plan.missing_virtual_s * 1e9), collectives, engine.clock, began_at),
     )
 
@@ -120,32 +123,44 @@ class StreamsComeBack:
 
 @dataclass(frozen=True, slots=True)
 class SomebodyGoesOn:
-    """Not every rank waits for another. That is believed only once nothing has arrived for a while: for ``left_s``
-    where all wait for ranks that have left, for ``limit_s`` otherwise, and for ``idle_s`` where some rank waits for
-    nothing. Such a rank computes or sleeps, and may yet make the call that the others wait for."""
+    """Not every rank waits for another. That is believed only once nothing has arrived for a while:
+
+    * :data:`DIED_S` where somebody waits for a rank whose process died;
+    * ``left_s`` where somebody waits for a rank that has left;
+    * ``limit_s`` where every rank waits;
+    * ``idle_s`` where the others sleep, and may wake and make the call that is waited for. Ranks that all sleep wait
+      for each other too if one of them has made a call that others have not;
+    * ``busy_s`` where one computes, and may make that call when it is done.
+    """
 
     limit_s: float
     left_s: float
     idle_s: float
+    busy_s: float
     ranks: Membership
     who_waits: WhoWaits
 
     def __call__(self, now: float) -> Failure | None:
         quiet_s = now - self.ranks.acted_at
-        if quiet_s < min(self.limit_s, self.left_s):
+        if quiet_s < min(self.limit_s, self.left_s, DIED_S):
             return None
         live = self.ranks.live()
         if not live or self.ranks.absent():
             return None  # ranks that have yet to start are the business of RanksStart
         standing = self.who_waits.standing()
-        if not standing.asking:
+        if not standing.asking and not standing.alone:
             return None
-        blocked = standing.blocked
-        gone = bool(blocked) and all(b.missing and not live & set(b.missing) for b in blocked)
-        limit_s = self.left_s if gone else self.limit_s
-        if quiet_s < (limit_s if live <= set(standing.asking) else self.idle_s):
+        if quiet_s < self._limit_s(standing, live):
             return None
         return Failure(Cause.DEADLOCK, f"no rank can go on: {self.who_waits.text(standing)}")
+
+    def _limit_s(self, standing: Standing, live: set[int]) -> float:
+        gone = {rank for blocked in standing.blocked for rank in blocked.missing} - live
+        if gone:
+            return DIED_S if any(map(self.ranks.death, gone)) else self.left_s
+        if standing.busy:
+            return self.busy_s
+        return self.limit_s if live <= set(standing.asking) else self.idle_s
 
 
 @dataclass(slots=True)

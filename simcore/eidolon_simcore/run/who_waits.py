@@ -19,6 +19,7 @@ class Standing:
     blocked: list[Blocked]  #: collectives that wait for members
     asking: list[int]  #: ranks that wait for an answer
     busy: list[int]  #: ranks that neither wait nor sleep
+    alone: list[Blocked]  #: calls of ranks that sleep, which other members have not made
 
 
 class WhoWaits:
@@ -35,20 +36,24 @@ class WhoWaits:
         live, blocked = self._ranks.live(), self._engine.blocked()
         asking = {rank for rank in live if sessions[rank].delivery.waits} | {b.rank for b in blocked}
         idle = {rank for rank, session in sessions.items() if session.idle}
-        return Standing(blocked, sorted(asking), sorted(live - asking - idle))
+        alone = self._collectives.incomplete(live & idle - asking)
+        return Standing(blocked, sorted(asking), sorted(live - asking - idle), alone)
 
     def text(self, standing: Standing) -> str:
         """The same in one line."""
         # The engine brings a rank that collectives slow down to the present only, and maybe not yet to its wait.
         unmatched = self._collectives.incomplete(set(standing.asking) - {b.rank for b in standing.blocked})
-        blocked = standing.blocked + unmatched
+        blocked = standing.blocked + unmatched + standing.alone
         others = [rank for rank in standing.asking if rank not in {b.rank for b in blocked}]
         parts = [f"rank {listed(others)} waits for what is under way"] if others else []
+        if standing.alone:
+            parts.append(f"rank {listed(sorted({b.rank for b in standing.alone}))} sleeps")
         if standing.busy:
             clocks = ", ".join(f"{self._engine.clock(rank) / 1e6:.3f} ms" for rank in standing.busy[:MOST_NAMED])
             parts.append(f"rank {listed(standing.busy)} makes no calls (at {clocks})")
         parts += [self._wait(b) for b in sorted(blocked, key=lambda b: (b.rank, b.collective))[:MOST_NAMED]]
         parts += self._collectives.waiting_for_members()
+        parts += filter(None, map(self._ranks.death, sorted({rank for b in blocked for rank in b.missing})))
         return "; ".join(parts) or "no rank waits for another"
 
     def _wait(self, blocked: Blocked) -> str:

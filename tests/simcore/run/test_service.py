@@ -240,7 +240,7 @@ def test_watching_threads_do_not_hide_that_nobody_can_go_on(tmp_path: Path) -> N
 
 
 def test_a_rank_that_computes_for_ever_is_named_by_those_who_wait_for_it(tmp_path: Path) -> None:
-    core = Core(tmp_path, stuck_timeout_s=0.2, idle_timeout_s=0.6)
+    core = Core(tmp_path, stuck_timeout_s=0.2, busy_timeout_s=0.6)
     agent = core.agent()
     ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
     agent.communicate(ranks, 7)
@@ -444,4 +444,93 @@ def test_a_bug_of_the_core_ends_the_run_in_a_stated_condition(
     assert "internal error: KeyError: 'bug'" in agent.stopped().reason
     assert core.summary()["cause"] == "InternalError"
     assert "Traceback" in capfd.readouterr().err
+    core.close()
+
+
+# ---- who died --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_was_killed_is_named_with_its_process_and_signal(tmp_path: Path) -> None:
+    """What starts the ranks of a server ends the others, and says no more than that it failed."""
+    core = Core(tmp_path, servers=2)
+    agent, other = core.agent(0), core.agent(1)
+    for number in (0, 1):
+        agent.send(joined=pb.RankJoined(session=number + 1, rank=number, world=4, pid=4711 + number))
+    agent.send(left=pb.RankLeft(session=2, orderly=False, wait_status=9))
+    agent.send(left=pb.RankLeft(session=1, orderly=False, wait_status=15))
+    began = time.monotonic()
+    agent.goodbye(1, "failed")
+    reason = "server 0: exit code 1: rank 1 (process 4712) was killed by signal 9 (SIGKILL) (failed)"
+    assert other.stopped().reason == reason
+    assert time.monotonic() - began < ending.STOP_OTHERS_S, "the others have nothing to say of it"
+    other.goodbye(1, "ended with the run")
+    assert core.summary()["reason"] == reason
+    core.close()
+
+
+@pytest.mark.parametrize(
+    ("left", "how"),
+    [
+        ({"orderly": False}, "rank 0 (process 4711) died without closing its ring (failed)"),
+        (
+            {"orderly": False, "wait_status": 9 << 8},
+            "rank 0 (process 4711) ended with exit code 9 without closing its ring (failed)",
+        ),
+        ({"orderly": False, "wait_status": 64}, "rank 0 (process 4711) was killed by signal 64 (SIGRTMAX) (failed)"),
+        ({"orderly": True}, "failed"),
+    ],
+)
+def test_how_a_rank_ended(core: Core, left: dict[str, Any], how: str) -> None:
+    agent = core.agent()
+    agent.send(joined=pb.RankJoined(session=1, rank=0, world=1, pid=4711))
+    agent.send(left=pb.RankLeft(session=1, **left))
+    agent.goodbye(3, "failed")
+    assert core.summary()["reason"] == f"server 0: exit code 3: {how}"
+
+
+def test_whoever_waits_for_a_rank_that_died_does_not_wait_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where others sleep, who could otherwise still wake and help."""
+    core = Core(tmp_path, stuck_timeout_s=60.0, left_timeout_s=60.0, idle_timeout_s=60.0)
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    ranks[0].collective("all_reduce", 7, 0, 4)
+    ranks[0].sync()
+    agent.flush(ranks[0])
+    began = time.monotonic()
+    agent.send(left=pb.RankLeft(session=2, orderly=False, records=ranks[1].seq, wait_status=11))
+    reason = agent.stopped().reason
+    assert time.monotonic() - began < 10
+    assert "rank 0 waits in all_reduce, call 0 of communicator unique7 for rank 1 (rank 1 has left)" in reason
+    assert reason.endswith("rank 1 (process 0) was killed by signal 11 (SIGSEGV)")
+    core.close()
+
+
+def test_ranks_that_all_sleep_are_stuck_if_one_has_called_what_the_others_have_not(tmp_path: Path) -> None:
+    """Nobody asks the core: rank 0 has launched its part and sleeps, as the others do."""
+    core = Core(tmp_path, stuck_timeout_s=0.2, idle_timeout_s=0.4)
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    ranks[0].collective("all_reduce", 7, 0, 4)
+    for rank in ranks:
+        rank.write(Kind.IDLE, flags=0)
+    agent.flush(*ranks)
+    reason = agent.stopped().reason
+    assert reason.startswith("no rank can go on: rank 0 sleeps; rank 0 waits in all_reduce, call 0")
+    assert "for rank 1" in reason
+    assert core.simulation.cause == Cause.DEADLOCK
+    core.close()
+
+
+def test_ranks_that_all_sleep_for_their_own_sake_are_left_alone(tmp_path: Path) -> None:
+    core = Core(tmp_path, stuck_timeout_s=0.1, idle_timeout_s=0.2)
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    for rank in ranks:
+        rank.write(Kind.IDLE, flags=0)
+    agent.flush(*ranks)
+    time.sleep(1.0)
+    assert core.simulation.state is None
     core.close()

@@ -79,7 +79,7 @@ def test_a_stream_that_ends_behind_its_goodbye_is_not_waited_for(tmp_path: Path)
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> Run:
-    return Run(tmp_path, left_timeout_s=2, stuck_timeout_s=10, idle_timeout_s=30)
+    return Run(tmp_path, left_timeout_s=2, stuck_timeout_s=10, idle_timeout_s=30, busy_timeout_s=30)
 
 
 def waits(run: Run, rank: FakeRank, comm: int = 7) -> None:

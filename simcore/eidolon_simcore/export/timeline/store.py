@@ -189,15 +189,17 @@ class Recording:
             lines = (directory / "names.jsonl").read_text("utf-8").splitlines()
         except FileNotFoundError as error:
             raise RecordingError(f"{directory}: no recording: {error.filename} is missing") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RecordingError(f"{directory}: the recording cannot be read: {error}") from error
+        if not isinstance(self.facts, dict):
+            raise RecordingError(f"{directory}: recording.json holds no object")
         if self.facts.get("format") != FORMAT:
             raise RecordingError(f"{directory}: format {self.facts.get('format')}; this version reads {FORMAT}")
         self._names: dict[str, list[dict[str, Any]]] = {}
         for line in lines:
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break  # cut short
             self._names.setdefault(entry.pop("kind"), []).append(entry)
 
@@ -238,7 +240,7 @@ def _header(file: BinaryIO) -> dict[str, Any] | None:
     text = file.read(_LENGTH.unpack(length)[0])
     try:
         header: dict[str, Any] = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # cut short
     return header
 
