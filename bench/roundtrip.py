@@ -64,10 +64,11 @@ class Echo(pb_grpc.SimulationServicer):
                     yield pb.CoreMessage(welcome=pb.Welcome(protocol=protocol))
                 case "goodbye":
                     return
-                case "batch":
-                    self.batches += 1
-                    self.records += message.batch.count
-                    answers = list(_answers(message.batch, taken, delivered))
+                case "batch" | "batches":
+                    batches = message.batches.batches or [message.batch]
+                    self.batches += len(batches)
+                    self.records += sum(batch.count for batch in batches)
+                    answers = [answer for batch in batches for answer in _answers(batch, taken, delivered)]
                     if protocol == 1 or len(answers) < 2:
                         yield from answers
                     else:

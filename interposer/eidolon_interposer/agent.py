@@ -39,7 +39,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -48,7 +48,7 @@ from typing import Any
 import grpc
 
 from eidolon_interposer.ranks import Rank, RankTable
-from eidolon_interposer.ring import Batch, RingError
+from eidolon_interposer.ring import Batch, RingError, pack
 from eidolon_interposer.serverdir import POLL_NS, ServerDirectory
 from eidolon_interposer.vocabulary import PROTOCOL, ReplyStatus
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -301,8 +301,8 @@ class Agent:
             yield self._hello().SerializeToString()
             self._welcomed.wait()
             while not self._over.is_set() and not self._said_goodbye:
-                for message in self._round():
-                    yield message.message if isinstance(message, Batch) else message.SerializeToString()
+                yield from _packed(self._round())
+                self._sleep()
         except GeneratorExit:
             raise
         except BaseException as error:  # gRPC would swallow it: the receiver reports it
@@ -321,7 +321,7 @@ class Agent:
         return pb.AgentMessage(hello=hello)
 
     def _round(self) -> Iterator[pb.AgentMessage | Batch]:
-        """Sends what there is, then sleeps until there may be more."""
+        """What there is to send."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._look_at_ns:
             self._look_at_ns = now_ns + LOOK_AROUND_NS
@@ -329,6 +329,9 @@ class Agent:
         for rank in self._ranks:
             if not rank.leaving:
                 yield from self._drain(rank)
+
+    def _sleep(self) -> None:
+        """Sleeps until there may be more to send."""
         rings = [rank.ring for rank in self._ranks if not rank.leaving]
         limit_ns = self._look_at_ns - time.monotonic_ns()
         if any(rank.outbox for rank in self._ranks):
@@ -480,6 +483,22 @@ def _wait_status(pid: int) -> int | None:
     except OSError:
         return None
     return int(fields[-1]) if fields[0] == "Z" and fields[-1] != "0" else None
+
+
+def _packed(messages: Iterable[pb.AgentMessage | Batch]) -> Iterator[bytes]:
+    """Messages as bytes, in their order; batches that follow each other go as one, up to the limit of a message."""
+    batches: list[Batch] = []
+    for message in messages:
+        room = BATCH_LIMIT_BYTES - sum(batch.size for batch in batches)
+        if batches and not (isinstance(message, Batch) and message.size <= room):
+            yield pack(batches)
+            batches = []
+        if isinstance(message, Batch):
+            batches.append(message)
+        else:
+            yield message.SerializeToString()
+    if batches:
+        yield pack(batches)
 
 
 def version() -> str:

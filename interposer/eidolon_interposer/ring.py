@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from eidolon_interposer import futex
-from eidolon_interposer._ring import Batch, Ring
+from eidolon_interposer._ring import Batch, Ring, pack
 from eidolon_interposer.abi import (
     EVENT_RECORD,
     FIXED_BYTES,
@@ -35,7 +35,7 @@ from eidolon_interposer.messages import RingError
 from eidolon_interposer.vocabulary import ABI_VERSION, MAX_DEVICES, REPLY_SLOTS, Kind, ReplyStatus
 from eidolon_proto.v1 import simulation_pb2 as pb
 
-__all__ = ["Batch", "RingError", "RingReader", "Signature"]
+__all__ = ["Batch", "RingError", "RingReader", "Signature", "pack"]
 
 HEAD, TAIL = word_of(RING_HEADER, "head"), word_of(RING_HEADER, "tail")
 DEFS_HEAD, DEFS_TAIL = word_of(RING_HEADER, "defs_head"), word_of(RING_HEADER, "defs_tail")

@@ -52,6 +52,7 @@ class Core(pb_grpc.SimulationServicer):
         self.clock: Callable[[int, int], int | None] = lambda session, seq: 1000 * (seq + 1)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self.refused = 0
+        self.together = 0  # the most batches that came in one message
         self.protocol = PROTOCOL
         self.silent = False
         self.close_after_goodbye = True
@@ -86,7 +87,7 @@ class Core(pb_grpc.SimulationServicer):
 
         def read() -> None:
             with contextlib.suppress(grpc.RpcError, Exception):
-                for message in messages:
+                for message in self._each(messages):
                     self.messages.append(message)
                     if message.HasField("batch"):
                         self._answer(message.batch)
@@ -101,6 +102,15 @@ class Core(pb_grpc.SimulationServicer):
         threading.Thread(target=read, daemon=True).start()
         while (reply := out.get()) is not None:
             yield reply
+
+    def _each(self, messages: Iterator[pb.AgentMessage]) -> Iterator[pb.AgentMessage]:
+        """The messages, and the batches of one that holds several as if each had come alone."""
+        for message in messages:
+            self.together = max(self.together, len(message.batches.batches))
+            if message.HasField("batches"):
+                yield from (pb.AgentMessage(batch=batch) for batch in message.batches.batches)
+            else:
+                yield message
 
     def repeat_answers(self) -> None:
         """What a core does for an agent that came back: some may have been lost with the one before."""

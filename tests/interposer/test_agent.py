@@ -134,6 +134,21 @@ def test_more_records_than_the_ring_holds(server: Server, core: Core) -> None:
     writer.close()
 
 
+def test_what_several_ranks_have_goes_out_together(server: Server, core: Core) -> None:
+    server.start()
+    writers = [RingWriter(server.directory) for _ in range(3)]
+    for writer in writers:
+        writer.ask(Kind.CLOCK)
+    server.hold()
+    asked = [writer.emit(Kind.CLOCK, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING) for writer in writers]
+    server.agent.send_signal(signal.SIGCONT)
+    for writer, seq in zip(writers, asked, strict=True):
+        assert writer.wait(seq) == (1000 * (seq + 1), seq)
+    assert core.together == 3
+    for writer in writers:
+        writer.close()
+
+
 def test_messages_are_limited_in_size(server: Server, core: Core) -> None:
     server.start()
     writer = RingWriter(server.directory, records=1 << 16)

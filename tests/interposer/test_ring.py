@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from eidolon_interposer import abi, futex, vocabulary
 from eidolon_interposer.abi import EVENT_RECORD, FIXED_BYTES, RING_HEADER
 from eidolon_interposer.messages import MessageConsumer, MessageProducer
-from eidolon_interposer.ring import Batch, RingError, RingReader, Signature, parse_signature
+from eidolon_interposer.ring import Batch, RingError, RingReader, Signature, pack, parse_signature
 from eidolon_interposer.serverdir import ServerDirectory, ServerPage, remove_server_directory, write_server_conf
 from eidolon_interposer.vocabulary import Kind, MessageType, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
@@ -64,7 +64,8 @@ def next_batch(reader: RingReader, limit: int = LIMIT) -> Taken | None:
     made = reader.batch(limit, 7)
     if made is None:
         return None
-    batch = pb.AgentMessage.FromString(made.message).batch
+    batch = pb.AgentMessage.FromString(pack([made])).batch
+    assert list(pb.AgentMessage.FromString(pack([made, made])).batches.batches) == [batch, batch]
     assert (batch.session, batch.first_seq, batch.count) == (7, made.first_seq, made.count)
     assert batch.delivered == reader.delivered
     return Taken(

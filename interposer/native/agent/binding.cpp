@@ -54,7 +54,15 @@ NB_MODULE(_ring, m) {
   nb::class_<Batch>(m, "Batch")
       .def_ro("first_seq", &Batch::first_seq)
       .def_ro("count", &Batch::count)
-      .def_prop_ro("message", [](const Batch &b) { return nb::bytes(b.message.data(), b.message.size()); });
+      .def_prop_ro("size", [](const Batch &batch) { return batch.bytes.size(); });
+
+  m.def(
+      "pack",
+      [](const std::vector<const Batch *> &batches) {
+        const std::string message = pack(batches);
+        return nb::bytes(message.data(), message.size());
+      },
+      "batches"_a);
 
   nb::class_<MappedRing>(m, "Ring")
       .def(

@@ -66,6 +66,19 @@ RingHeader &Ring::header() const {
   return *reinterpret_cast<RingHeader *>(memory_);
 }
 
+std::string pack(const std::vector<const Batch *> &batches) {
+  std::string message;
+  if (batches.size() == 1) {
+    wire::put_bytes(message, 3, batches.front()->bytes);
+    return message;
+  }
+  std::string body;
+  for (const Batch *batch : batches)
+    wire::put_bytes(body, 1, batch->bytes);
+  wire::put_bytes(message, 6, body);
+  return message;
+}
+
 // ---- what the shim wrote --------------------------------------------------------------------------------------------
 
 uint64_t Ring::head() const {
@@ -173,10 +186,7 @@ std::optional<Batch> Ring::batch(uint64_t limit_bytes, uint32_t session) {
     body.append(begin, (count - before_wrap) * sizeof(EventRecord));
     check_records(body.data() + records, count);
   }
-  Batch batch{tail_, count, found.end, {}};
-  batch.message.reserve(body.size() + 8);
-  wire::put_bytes(batch.message, 3, body);
-  return batch;
+  return Batch{tail_, count, found.end, std::move(body)};
 }
 
 void Ring::learn(const std::vector<uint32_t> &ids) {

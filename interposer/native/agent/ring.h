@@ -35,12 +35,15 @@ struct Layout {
   uint64_t inbox_offset, inbox_capacity;
 };
 
-// Consecutive records of a rank and what was defined before them, as the bytes of an AgentMessage.
+// Consecutive records of a rank and what was defined before them, as the bytes of an EventBatch.
 struct Batch {
   uint64_t first_seq = 0, count = 0;
   uint64_t definitions_end = 0; // position in the ring of definitions
-  std::string message;
+  std::string bytes;
 };
+
+// The AgentMessage with these batches, at least one.
+std::string pack(const std::vector<const Batch *> &batches);
 
 class Ring {
 public:

@@ -90,8 +90,10 @@ void whole_ring() {
   CHECK(batch.has_value());
   CHECK(batch->first_seq == 0 && batch->count == 5);
   CHECK(batch->definitions_end == file.header().defs_head);
-  // AgentMessage.batch, its length, EventBatch.session = 3, EventBatch.count = 5
-  CHECK(batch->message.substr(0, 1) == "\x1a" && batch->message.substr(3, 4) == "\x08\x03\x18\x05");
+  CHECK(batch->bytes.substr(0, 4) == "\x08\x03\x18\x05"); // EventBatch.session = 3, EventBatch.count = 5
+  const std::string alone = eidolon::agent::pack({&*batch}), both = eidolon::agent::pack({&*batch, &*batch});
+  CHECK(alone.substr(0, 1) == "\x1a" && alone.substr(3) == batch->bytes);    // AgentMessage.batch
+  CHECK(both.substr(0, 1) == "\x32" && both.size() == 2 * alone.size() + 3); // AgentMessage.batches
   ring.sent(&*batch);
   CHECK(!ring.has_news() && !ring.settled() && file.header().tail == 0);
   ring.taken(1);

@@ -160,6 +160,9 @@ class Simulation:
                 self._ranks.join(server, message.joined, now)
             case "batch":
                 self._batch(_session(server, message.batch.session), message.batch, now)
+            case "batches":
+                for batch in message.batches.batches:
+                    self._batch(_session(server, batch.session), batch, now)
             case "left":
                 session = _session(server, message.left.session)
                 session.taken += 1

@@ -119,6 +119,16 @@ def test_what_was_taken_is_acknowledged_by_the_number_of_messages(core: Core) ->
     again.wait(lambda messages: taken(messages) == 1)  # counted anew on each stream
 
 
+def test_batches_of_several_ranks_come_in_one_message(core: Core) -> None:
+    agent = core.agent()
+    ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
+    agent.communicate(ranks, 7)
+    syncs = [rank.sync() for rank in ranks]
+    agent.send(batches=pb.Batches(batches=[rank.batch() for rank in ranks]))
+    for rank, sync in zip(ranks, syncs, strict=True):
+        agent.reply(rank.session, sync)
+
+
 def test_payloads_that_did_not_arrive_are_sent_again_and_not_those_that_did(core: Core) -> None:
     agent = core.agent()
     ranks = [FakeRank(1, device=0), FakeRank(2, device=1)]
