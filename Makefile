@@ -25,7 +25,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 setup-frameworks setup-torchtitan03 demo test test-python test-native e2e e2e-local e2e-frameworks \
+.PHONY: help setup setup-torch214 setup-frameworks setup-torchtitan03 demo test test-python test-native fuzz e2e e2e-local e2e-frameworks \
   e2e-frameworks-fast e2e-kubernetes e2e-observe e2e-full lint tidy \
   format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
@@ -143,6 +143,11 @@ test: test-native test-python
 
 test-python: setup
 	$(BIN)/python -m pytest tests $(ARGS)
+
+# Hostile input, far more of it than the tests try: files, the command line, messages to the core. What does harm to the
+# core is kept in tests/simcore/run/corpus.
+fuzz: setup
+	EIDOLON_FUZZ=$(or $(EXAMPLES),5000) $(BIN)/python -m pytest tests/operator/test_fuzz.py tests/simcore/run/test_fuzz.py $(ARGS)
 
 e2e: e2e-kubernetes
 

@@ -93,6 +93,9 @@ class Collectives:
 
     def _pattern(self, communicator: Communicator, signature: Signature) -> Pattern:
         assert communicator.team is not None
+        if not 0 <= signature.get("root") < communicator.size:
+            where = f"{communicator.title} of {communicator.size}"
+            raise CollectiveError(f"{signature.name} with root {signature.get('root')} in {where}")
         return self._network.collective(
             signature.name,
             signature.get("bytes"),

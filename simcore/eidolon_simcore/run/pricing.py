@@ -23,7 +23,7 @@ from eidolon_simcore.costs.work import Work, per_byte, per_launch
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.ledger.coverage import Spent
 from eidolon_simcore.ledger.labels import Labels
-from eidolon_simcore.run.validation import Definitions, grown
+from eidolon_simcore.run.validation import Definitions, InvalidBatchError, grown
 from eidolon_simcore.signature import Signature
 from eidolon_simcore.vocabulary import CALL_IDS, Kind, SignatureKind
 
@@ -36,6 +36,7 @@ DEVICE_WORK: tuple[SignatureKind, ...] = (
     "copy",
     "set",
 )  #: kinds of signature that have a cost
+LONGEST_NS = 86_400 * 10**9  #: of one operation: a day
 _MARK, _COLLECTIVE = int(Kind.MARK), int(Kind.COLLECTIVE)
 _FREE = Cost(0, "unknown", error=1.0)
 
@@ -76,6 +77,9 @@ class Pricing:
         if signature.kind in DEVICE_WORK:
             operator = self._definitions.operator_of(signature)
             cost = self._costs[number] = self._model.cost(signature, operator)
+            if not 0 <= cost.base_ns <= LONGEST_NS:
+                text = f"{signature.kind} {signature.name!r} would take {cost.base_ns} ns; allowed: 0 to {LONGEST_NS}"
+                raise InvalidBatchError(text)
             source = cost.source
             launch = per_launch(signature, self._gpu, operator).values()
             self._meter.define(number, launch, per_byte(signature).values())

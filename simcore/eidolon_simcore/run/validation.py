@@ -17,6 +17,7 @@ from eidolon_simcore.signature import Signature
 from eidolon_simcore.vocabulary import CALL_IDS, Kind, SignatureKind
 
 MAX_SIGNATURES = 100_000  #: limit for one rank
+MOST_OF_A_CALL = 1 << 50  #: elements or bytes of a collective
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
 _KINDS = max(Kind) + 1
 _SIGNATURE_KINDS = frozenset(get_args(SignatureKind))
@@ -35,6 +36,10 @@ def received(kind: str, name: str, attributes: Mapping[str, int]) -> Signature:
     """A signature as it came over the wire, if the vocabulary has its kind."""
     if kind not in _SIGNATURE_KINDS:
         raise InvalidBatchError(f"signature {name!r} is of unknown kind {kind!r}")
+    if kind == "collective":
+        for key in ("count", "bytes", "root"):
+            if not 0 <= attributes.get(key, 0) <= MOST_OF_A_CALL:
+                raise InvalidBatchError(f"{name} has {key} {attributes[key]}; allowed: 0 to {MOST_OF_A_CALL}")
     return Signature(cast("SignatureKind", kind), name, attributes)
 
 
