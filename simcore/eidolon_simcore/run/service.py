@@ -36,7 +36,9 @@ from eidolon_simcore.run.simulation import CLOCKS_EVERY_S, Simulation
 
 MAX_MESSAGE_BYTES = 4 << 20  #: a larger message of an agent fails the run
 GRPC_MESSAGE_BYTES = 16 << 20  #: gRPC itself refuses larger messages, before they are in memory
-HELLO_LIMIT_S = 10.0  #: how long a stream may take for its first message
+HELLO_LIMIT_S = 10.0  #: how long a stream may take for its first message ...
+CROWDED_LIMIT_S = 1.0  #: ... and if more streams are silent than there could be agents
+STRANGERS = 8  #: so many silent streams beside those of all agents are no crowd yet
 ROUND = 1_000  #: the most messages of one round, so that answers do not wait for a flood
 TOGETHER = 256  #: the most messages that go to an agent as one
 SNAPSHOT_EVERY_S = 0.2  #: interval between snapshots; the status is also renewed at each final step
@@ -117,7 +119,7 @@ class Service(pb_grpc.SimulationServicer):
         self._silent: set[_Stream] = set()  # streams that have not yet
         # Threads are made as streams need them. There may be a few more streams than servers while one reconnects.
         self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 16, thread_name_prefix="stream"),
+            ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 64, thread_name_prefix="stream"),
             options=[
                 ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", -1),
@@ -267,6 +269,8 @@ class Service(pb_grpc.SimulationServicer):
 
     def _end_silent(self, now: float) -> None:
         """Ends streams that have not said hello in time. They are strangers' and do not concern the run."""
-        for stream in [s for s in self._silent if now - s.began_at > HELLO_LIMIT_S]:
+        crowded = len(self._silent) > self._simulation.plan.servers + STRANGERS
+        limit_s = CROWDED_LIMIT_S if crowded else HELLO_LIMIT_S
+        for stream in [s for s in self._silent if now - s.began_at > limit_s]:
             self._silent.discard(stream)
-            stream.end(RejectedError("DEADLINE_EXCEEDED", f"no hello within {HELLO_LIMIT_S:g} s"))
+            stream.end(RejectedError("DEADLINE_EXCEEDED", f"no hello within {limit_s:g} s"))

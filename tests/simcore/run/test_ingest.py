@@ -71,6 +71,23 @@ def test_a_stream_that_says_nothing_is_ended_and_nobody_minds(core: Core, monkey
     assert not agent.over, "one that said hello may be silent for long"
 
 
+def test_silent_streams_do_not_keep_an_agent_waiting(core: Core) -> None:
+    """Each holds a thread of the core, and there are more of them than threads."""
+    channel = grpc.insecure_channel(core.address)
+    ends = [queue.SimpleQueue[Any]() for _ in range(200)]
+    calls = [pb_grpc.SimulationStub(channel).Connect(iter(end.get, None)) for end in ends]
+    time.sleep(0.5)
+    began = time.monotonic()
+    agent = core.agent()
+    agent.wait(lambda messages: messages)
+    assert time.monotonic() - began < service.HELLO_LIMIT_S
+    assert core.simulation.state is None
+    for call, end in zip(calls, ends, strict=True):
+        call.cancel()
+        end.put(None)
+    channel.close()
+
+
 # ---- nothing is lost -------------------------------------------------------------------------------------------------
 
 
