@@ -125,7 +125,7 @@ class ServerPage:
         """Returns the memory of a process that died with it, per device.
 
         Shims add atomically; this is a read and a write. An allocation by another process in the instant between the
-        two would be lost, which is the price of having no native code here.
+        two would be lost.
         """
         for device, taken in enumerate(used_bytes[:MAX_DEVICES]):
             used = self._mapping.i64[_USED + device]
