@@ -325,7 +325,8 @@ class _LocalRun:
                 what, process, log = services.pop(task)
                 orderly = process.returncode == 0 and (task not in agents or _ended(agents[task]))
                 if not orderly and failure is None and not self._interrupted:
-                    failure = self._lost = self._how_lost(what, process, log)
+                    failure = self._how_lost(what, process, log)
+                    self._lost = failure if (process.returncode or 0) < 0 else None  # else it was told why
                     self._console.say(failure)
                     self._end(failure, [agents[task]] if task in agents else self._servers)
             if late.done() and failure is None:

@@ -24,6 +24,8 @@ from eidolon_simcore.run.exchanges import Call, Exchanges, Match
 from eidolon_simcore.signature import Signature
 from eidolon_simcore.vocabulary import Attribute
 
+ROOTED = ("broadcast", "reduce", "gather", "scatter")  #: collectives in which one member has a part of its own
+
 
 class Collectives:
     """All collectives of a run.
@@ -93,7 +95,7 @@ class Collectives:
 
     def _pattern(self, communicator: Communicator, signature: Signature) -> Pattern:
         assert communicator.team is not None
-        if not 0 <= signature.get("root") < communicator.size:
+        if signature.name in ROOTED and not 0 <= signature.get("root") < communicator.size:
             where = f"{communicator.title} of {communicator.size}"
             raise CollectiveError(f"{signature.name} with root {signature.get('root')} in {where}")
         return self._network.collective(
@@ -234,7 +236,7 @@ def _scale(signature: Signature) -> float | None:
 
 def _text(s: Signature) -> str:
     parts = [f"count {s.get('count')}", payloads.dtype_name(s.get("dtype"))]
-    if s.name in ("broadcast", "reduce", "gather", "scatter"):
+    if s.name in ROOTED:
         parts.append(f"root {s.get('root')}")
     if s.name in ("all_reduce", "reduce", "reduce_scatter"):
         parts.append(f"operation {s.get('redop')}")

@@ -37,7 +37,7 @@ def received(kind: str, name: str, attributes: Mapping[str, int]) -> Signature:
     if kind not in _SIGNATURE_KINDS:
         raise InvalidBatchError(f"signature {name!r} is of unknown kind {kind!r}")
     if kind == "collective":
-        for key in ("count", "bytes", "root"):
+        for key in ("count", "bytes"):
             if not 0 <= attributes.get(key, 0) <= MOST_OF_A_CALL:
                 raise InvalidBatchError(f"{name} has {key} {attributes[key]}; allowed: 0 to {MOST_OF_A_CALL}")
     return Signature(cast("SignatureKind", kind), name, attributes)
