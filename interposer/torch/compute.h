@@ -12,7 +12,8 @@
 // read is told the answer.
 //
 // Device memory is read in place, but never written. What an operator mutates is copied before it runs. Results go
-// through `value_computed`, which keeps the order with payloads that are still to come.
+// through `value_computed`. An operator that reads what NCCL still has to bring is computed when that has come
+// (deferred.h). Nobody waits for it here: a host that waited could keep back a send that another rank needs first.
 //
 // Some things are not computed: random operators (the device's random numbers cannot be known), whatever is captured
 // into a graph, operators on tensors that are not plain, and results of more than `kMostElements` elements.
@@ -24,6 +25,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -40,7 +42,6 @@ struct Computable {
   bool possible = false;   // tensors in, tensors out or mutated, not random, not a view, and the CPU has it
   bool before = false;     // reads its answer below the dispatcher
   bool from_sizes = false; // has no tensor argument: arange, full, eye, ...
-  bool joins = false;      // puts tensors together, and nothing else
   bool launches = false;   // has kernels of its own, which may change what its parts left known in its results
   size_t results = 0;
   std::optional<c10::OperatorHandle> handle{};
@@ -69,14 +70,6 @@ inline bool random(const c10::OperatorHandle &handle) {
          });
 }
 
-// Operators by which frameworks put small tensors together, to gather those of all ranks or to compare them.
-inline bool joins_tensors(const std::string &name) {
-  for (const char *known : {"aten::cat", "aten::stack", "aten::constant_pad_nd", "aten::split_with_sizes_copy"})
-    if (name == known)
-      return true;
-  return false;
-}
-
 inline bool reads_below_dispatcher(const std::string &name) { return name == "aten::nonzero" || name == "aten::equal"; }
 
 } // namespace detail
@@ -96,7 +89,6 @@ inline Computable computable(const Operator &op) {
       !out.handle->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
     return out;
   out.before = detail::reads_below_dispatcher(op.name);
-  out.joins = detail::joins_tensors(op.name);
   for (const auto &result : schema.returns()) {
     const auto kind = result.type()->kind();
     if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType && !out.before)
@@ -109,12 +101,27 @@ inline Computable computable(const Operator &op) {
   return out;
 }
 
+// What is known of copies of tensors that were filled later.
+struct Copied {
+  Knowledge knowledge = Knowledge::kKnown;
+  Origin origin = Origin::kNothing;
+};
+
+// An argument that an operator mutates.
+struct Mutated {
+  c10::IValue original, copy; // the copy on the CPU is what is computed with
+};
+
 // A running operator that will be computed.
 struct Pending {
   const Computable *how = nullptr;
-  Origin origin = Origin::kNothing;     // of what it reads
+  bool coming = false;                  // some of what it reads depends on a payload
+  Origin origin = Origin::kNothing;     // of what it reads, unless some of that is coming
   std::vector<c10::IValue> arguments{}; // with copies on the CPU in place of those that it mutates
-  std::vector<std::pair<c10::IValue, c10::IValue>> written{}; // those that it mutates, and their copies
+  std::vector<Mutated> written{};
+  // Where some is coming, everything that it reads is copied, and the copies are filled later (deferred.h).
+  std::vector<std::pair<c10::IValue, c10::IValue>> copies{};
+  std::shared_ptr<Copied> copied{};
 };
 
 namespace detail {
@@ -147,39 +154,47 @@ template <class F> bool all_tensors(const c10::IValue &value, F f) {
   return std::all_of(items.begin(), items.end(), one);
 }
 
-inline bool known(const c10::TensorImpl *tensor, bool wait = false) {
+// Says what is known of a tensor's elements. With `wait` it first waits for what NCCL still has to bring.
+inline Knowledge knowledge(const c10::TensorImpl *tensor, bool wait = false) {
   if (tensor->numel() == 0)
-    return true;
+    return Knowledge::kKnown;
   char *storage = storage_of(tensor);
   if (storage == nullptr)
-    return false;
-  bool all = true;
-  // It is worth waiting for sizes and flags that NCCL still has to bring. For other numbers it is worth it only where
-  // the caller asks for it: for what the host reads next, and for what is only moved (a parameter that was just
-  // broadcast and goes into a flat one). It is not worth it for arithmetic on them that nobody steers by.
-  const bool integral = c10::isIntegralType(c10::typeMetaToScalarType(tensor->dtype()), /*includeBool=*/true);
+    return Knowledge::kUnknown;
+  Knowledge all = Knowledge::kKnown;
   each_run(tensor, storage, [&](char *at, size_t n, bool exact) {
-    if ((integral || wait) && all)
+    if (all == Knowledge::kUnknown)
+      return;
+    if (wait)
       value_settle(at, n);
-    all = all && exact && value_known(at, n) == n;
+    all = exact ? std::min(all, value_knowledge(at, n)) : Knowledge::kUnknown;
   });
   return all;
 }
 
-inline bool all_known(const c10::IValue &value) {
-  return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t); });
+inline Knowledge knowledge(const c10::IValue &value, bool wait = false) {
+  Knowledge all = Knowledge::kKnown;
+  all_tensors(value, [&](const c10::TensorImpl *tensor) {
+    if (plain_cuda(tensor))
+      all = std::min(all, knowledge(tensor, wait));
+    return all != Knowledge::kUnknown;
+  });
+  return all;
 }
 
-inline bool all_come(const c10::IValue &value) { // like all_known, but waits for what NCCL has yet to bring
-  return all_tensors(value, [](const c10::TensorImpl *t) { return !plain_cuda(t) || known(t, /*wait=*/true); });
+inline bool known(const c10::TensorImpl *tensor) { return knowledge(tensor) == Knowledge::kKnown; }
+inline bool all_known(const c10::IValue &value) { return knowledge(value) == Knowledge::kKnown; }
+
+inline Origin origin_of(const c10::TensorImpl *tensor) {
+  Origin origin = Origin::kNothing;
+  if (char *storage = storage_of(tensor); storage != nullptr && tensor->numel() != 0)
+    each_run(tensor, storage, [&](char *at, size_t n, bool) { origin = std::max(origin, value_origin(at, n)); });
+  return origin;
 }
 
 inline Origin origin_of(const c10::IValue &value) {
   Origin origin = Origin::kNothing;
-  each_tensor(value, [&](const c10::TensorImpl *tensor) {
-    if (char *storage = storage_of(tensor); storage != nullptr && tensor->numel() != 0)
-      each_run(tensor, storage, [&](char *at, size_t n, bool) { origin = std::max(origin, value_origin(at, n)); });
-  });
+  each_tensor(value, [&](const c10::TensorImpl *tensor) { origin = std::max(origin, origin_of(tensor)); });
   return origin;
 }
 
@@ -194,6 +209,20 @@ inline at::Tensor alias_on_cpu(const at::Tensor &tensor) {
   alias._set_conj(tensor.is_conj());
   alias._set_neg(tensor.is_neg());
   return alias;
+}
+
+inline std::vector<at::Tensor> tensors_of(const c10::IValue &value) { // those that are defined
+  std::vector<at::Tensor> all;
+  if (value.isTensor()) {
+    all.push_back(value.toTensor());
+  } else if (value.isTensorList()) {
+    all = value.toTensorVector();
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor> &tensor : value.toOptionalTensorList())
+      all.push_back(tensor.value_or(at::Tensor()));
+  }
+  std::erase_if(all, [](const at::Tensor &tensor) { return !tensor.defined(); });
+  return all;
 }
 
 template <class F> c10::IValue map_tensors(const c10::IValue &value, F f) {
@@ -214,26 +243,39 @@ template <class F> c10::IValue map_tensors(const c10::IValue &value, F f) {
   return value;
 }
 
+// A copy on the CPU of what an operator reads. That of a tensor on the device is filled later; the host may change its
+// own tensors by then.
+inline at::Tensor copy_to_come(const at::Tensor &tensor) {
+  if (!tensor.defined())
+    return tensor;
+  return plain_cuda(tensor.unsafeGetTensorImpl()) ? at::empty(tensor.sizes(), options_of(tensor)) : tensor.clone();
+}
+
 inline c10::IValue on_cpu(const c10::IValue &value, const c10::Argument &argument) {
   if (value.isDevice())
     return c10::Device(c10::kCPU);
   return argument.name() == "pin_memory" ? c10::IValue() : map_tensors(value, alias_on_cpu);
 }
 
-inline std::vector<c10::IValue> run(const Pending &pending) {
+// The arguments of the same operator on the CPU; they alias those on the device.
+inline torch::jit::Stack on_cpu(const Pending &pending) {
   const auto &schema = pending.how->handle->schema();
   torch::jit::Stack stack;
   stack.reserve(pending.arguments.size());
   for (size_t i = 0; i < pending.arguments.size(); ++i)
     stack.push_back(on_cpu(pending.arguments[i], schema.arguments()[i]));
-  pending.how->handle->callBoxed(stack);
+  return stack;
+}
+
+inline std::vector<c10::IValue> run(const Computable &how, torch::jit::Stack stack) {
+  how.handle->callBoxed(stack);
   return stack;
 }
 
 // Puts a computed tensor where the emulated operator left its own, and in the type of that one, which autocast may have
-// chosen.
-inline bool deliver(const at::Tensor &computed, const at::Tensor &result, Origin origin) {
-  if (!result.defined() || !plain_cuda(result.unsafeGetTensorImpl()))
+// chosen. With `alias`, the result is given by a tensor on the CPU that aliases it.
+inline bool deliver(const at::Tensor &computed, const at::Tensor &result, Origin origin, bool alias = false) {
+  if (!result.defined() || (!alias && !plain_cuda(result.unsafeGetTensorImpl())))
     return true;
   const c10::TensorImpl *impl = result.unsafeGetTensorImpl();
   if (!computed.defined() || computed.sizes() != result.sizes() || result.is_conj() || result.is_neg())
@@ -262,15 +304,15 @@ inline bool deliver(const at::Tensor &computed, const at::Tensor &result, Origin
   return all;
 }
 
-inline bool deliver(const c10::IValue &computed, const c10::IValue &result, Origin origin) {
+inline bool deliver(const c10::IValue &computed, const c10::IValue &result, Origin origin, bool alias = false) {
   if (computed.isTensor() && result.isTensor())
-    return deliver(computed.toTensor(), result.toTensor(), origin);
+    return deliver(computed.toTensor(), result.toTensor(), origin, alias);
   if (!computed.isTensorList() || !result.isTensorList())
     return true;
   const auto from = computed.toTensorVector(), to = result.toTensorVector();
   bool all = from.size() == to.size();
   for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
-    all = deliver(from[i], to[i], origin) && all;
+    all = deliver(from[i], to[i], origin, alias) && all;
   return all;
 }
 
@@ -298,50 +340,64 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
   if (capturing())
     return std::nullopt;
   auto overwritten = [&](size_t i) { return op.arguments[i].written && (op.overwrites || arguments[i].is_out()); };
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (!overwritten(i) && !(how.joins ? detail::all_come(inputs[i]) : detail::all_known(inputs[i])))
-      return std::nullopt;
-  const detail::BelowModes below;
-  Pending pending{.how = &how};
-  for (size_t i = 0; i < inputs.size(); ++i)
+  Knowledge of_inputs = Knowledge::kKnown;
+  for (size_t i = 0; i < inputs.size() && of_inputs != Knowledge::kUnknown; ++i)
     if (!overwritten(i))
+      of_inputs = std::min(of_inputs, detail::knowledge(inputs[i], /*wait=*/how.before));
+  if (of_inputs == Knowledge::kUnknown || (of_inputs == Knowledge::kComing && how.before))
+    return std::nullopt;
+  const detail::BelowModes below;
+  Pending pending{.how = &how, .coming = of_inputs == Knowledge::kComing};
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!overwritten(i) && !pending.coming)
       pending.origin = std::max(pending.origin, detail::origin_of(inputs[i]));
   pending.arguments.assign(inputs.begin(), inputs.end());
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (op.arguments[i].written) {
-      pending.arguments[i] = detail::map_tensors(inputs[i], [&](const at::Tensor &tensor) {
-        if (arguments[i].is_out()) // takes the size of the result
-          return at::empty({0}, detail::options_of(tensor));
-        return overwritten(i) ? at::empty(tensor.sizes(), detail::options_of(tensor))
-                              : detail::alias_on_cpu(tensor).clone();
-      });
-      pending.written.emplace_back(inputs[i], pending.arguments[i]);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!op.arguments[i].written) {
+      if (pending.coming) {
+        pending.arguments[i] = detail::map_tensors(inputs[i], detail::copy_to_come);
+        pending.copies.emplace_back(inputs[i], pending.arguments[i]);
+      }
+      continue;
     }
+    pending.arguments[i] = detail::map_tensors(inputs[i], [&](const at::Tensor &tensor) {
+      if (arguments[i].is_out()) // takes the size of the result
+        return at::empty({0}, detail::options_of(tensor));
+      return overwritten(i) || pending.coming ? at::empty(tensor.sizes(), detail::options_of(tensor))
+                                              : detail::alias_on_cpu(tensor).clone();
+    });
+    pending.written.push_back({inputs[i], pending.arguments[i]});
+    if (pending.coming && !overwritten(i))
+      pending.copies.emplace_back(inputs[i], pending.arguments[i]);
+  }
   if (how.before) {
-    const std::vector<c10::IValue> results = detail::run(pending);
+    const std::vector<c10::IValue> results = detail::run(how, detail::on_cpu(pending));
     value_expect(results[0].isBool() ? results[0].toBool() : results[0].toTensor().size(0));
   }
   return pending;
 }
 
+// Says whether the results are few enough numbers. A large result of small tensors (an outer product) is not computed.
+inline bool small(Inputs results) {
+  return std::all_of(results.begin(), results.end(), [](const c10::IValue &value) {
+    return detail::all_tensors(value, [](const c10::TensorImpl *tensor) { return tensor->numel() <= kMostElements; });
+  });
+}
+
 // Runs at the end of such an operator. Computes and delivers the results. Returns false if some of what it wrote is not
 // known now.
 inline bool end_compute(const Pending &pending, Inputs results) {
-  auto all_small = [](const c10::IValue &value) {
-    return detail::all_tensors(value, [](const c10::TensorImpl *tensor) { return tensor->numel() <= kMostElements; });
-  };
-  if (!std::all_of(results.begin(), results.end(), all_small)) // a large result of small tensors (outer products)
-    return false;
   if (!pending.how->launches && std::all_of(results.begin(), results.end(), detail::all_known) &&
-      std::all_of(pending.written.begin(), pending.written.end(), [](auto &w) { return detail::all_known(w.first); }))
+      std::all_of(pending.written.begin(), pending.written.end(),
+                  [](const Mutated &m) { return detail::all_known(m.original); }))
     return true;
   const detail::BelowModes below;
-  const std::vector<c10::IValue> computed = detail::run(pending);
+  const std::vector<c10::IValue> computed = detail::run(*pending.how, detail::on_cpu(pending));
   bool all = computed.size() == results.size();
   for (size_t i = 0; i < std::min(computed.size(), results.size()); ++i)
     all = detail::deliver(computed[i], results[i], pending.origin) && all;
-  for (const auto &[original, copy] : pending.written)
-    all = detail::deliver(copy, original, pending.origin) && all;
+  for (const Mutated &mutated : pending.written)
+    all = detail::deliver(mutated.copy, mutated.original, pending.origin) && all;
   return all;
 }
 

@@ -117,25 +117,49 @@ inline bool floating(const c10::TensorImpl *tensor) {
   return c10::isFloatingType(c10::typeMetaToScalarType(tensor->dtype()));
 }
 
-// Puts numbers where a result lies, in its type. Returns false if that is not possible.
-inline bool state(const c10::TensorImpl *result, const std::vector<Number> &numbers, Origin origin) {
-  char *storage = storage_of(result);
-  const auto n = static_cast<size_t>(result->numel());
-  if (storage == nullptr || n == 0 || !result->is_non_overlapping_and_dense())
-    return false;
-  std::vector<char> bytes;
-  char element[8];
-  for (size_t i = 0; i < n; ++i) {
-    const size_t item =
-        encode(numbers[numbers.size() == 1 ? 0 : i], c10::typeMetaToScalarType(result->dtype()), element);
-    if (item == 0)
-      return false;
-    bytes.insert(bytes.end(), element, element + item);
+// Numbers for a tensor, as bytes in its type, and where they go.
+class Stated final : public ValueWork {
+public:
+  // A single number stands for all elements. Gives nothing where the type or the layout takes no numbers.
+  static std::optional<Stated> of(const c10::TensorImpl *tensor, const std::vector<Number> &numbers, Origin origin) {
+    char *storage = storage_of(tensor);
+    const auto n = static_cast<size_t>(tensor->numel());
+    if (storage == nullptr || n == 0 || numbers.empty() || !tensor->is_non_overlapping_and_dense())
+      return std::nullopt;
+    Stated stated;
+    char element[8];
+    for (size_t i = 0; i < n; ++i) {
+      const Number &number = numbers[numbers.size() == 1 ? 0 : i];
+      const size_t item = encode(number, c10::typeMetaToScalarType(tensor->dtype()), element);
+      if (item == 0)
+        return std::nullopt;
+      stated.bytes_.insert(stated.bytes_.end(), element, element + item);
+    }
+    stated.at_ = storage + tensor->storage_offset() * static_cast<int64_t>(tensor->itemsize());
+    stated.origin_ = origin;
+    return stated;
   }
-  value_computed(storage + result->storage_offset() * static_cast<int64_t>(result->itemsize()), bytes.size(),
-                 bytes.data(), origin);
-  return true;
-}
+
+  // Puts them there unless what lies there is known. Where it is still coming, that is decided when it has come.
+  // Returns false if it is known already.
+  bool put() const {
+    const Knowledge now = value_knowledge(at_, bytes_.size());
+    if (now == Knowledge::kUnknown)
+      value_computed(at_, bytes_.size(), bytes_.data(), origin_);
+    if (now == Knowledge::kComing) {
+      const ByteRange range[] = {{at_, bytes_.size()}};
+      value_work(new Stated(*this), range, range);
+    }
+    return now != Knowledge::kKnown;
+  }
+
+  void run() override { put(); }
+
+private:
+  char *at_ = nullptr;
+  std::vector<char> bytes_;
+  Origin origin_ = Origin::kNothing;
+};
 
 inline Number real(double value) { return {false, 0, value}; }
 inline Number integer(int64_t value) { return {true, value, 0}; }
@@ -181,9 +205,9 @@ inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
   if (how == Default::kRead) {
     const c10::TensorImpl *source = op.copies ? second : first;
     const bool to_host = !op.copies || (first != nullptr && first->key_set().has(c10::DispatchKey::CPU));
-    if (to_host && source != nullptr && plain_cuda(source) && source->numel() == 1 && detail::floating(source) &&
-        !detail::known(source, /*wait=*/true))
-      detail::state(source, {detail::real(detail::loss_now())}, Origin::kNumber);
+    if (to_host && source != nullptr && plain_cuda(source) && source->numel() == 1 && detail::floating(source))
+      if (const auto loss = detail::Stated::of(source, {detail::real(detail::loss_now())}, Origin::kNumber))
+        loss->put();
     return {};
   }
   if (how == Default::kChoice) {
@@ -255,20 +279,27 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
 
 } // namespace detail
 
-// Runs at the end of an operator that was not computed. States its first result if that is small, and returns whether
-// it did.
-inline bool state_results(const Statement &s, Inputs results) {
+// Runs at the end of an operator. Gives what stands for its first result if that is small. The results after it
+// (weights, indices) have no default.
+inline std::vector<detail::Stated> stated_results(const Statement &s, Inputs results) {
+  std::vector<detail::Stated> all;
   if (s.how == Default::kNone || results.empty() || capturing())
-    return false;
-  bool stated = false;
-  // Only the first result has a default. Those after it (weights, indices) have none.
+    return all;
   each_tensor(results[0], [&](const c10::TensorImpl *result) {
-    if (result->numel() > kMostElements || detail::known(result))
+    if (result->numel() > kMostElements)
       return;
     const auto [numbers, origin] = detail::stand_in(s, result);
-    if (!numbers.empty())
-      stated = detail::state(result, numbers, origin) || stated;
+    if (auto stated = detail::Stated::of(result, numbers, origin))
+      all.push_back(std::move(*stated));
   });
+  return all;
+}
+
+// States the first result of an operator that was not computed, and returns whether it did.
+inline bool state_results(const Statement &s, Inputs results) {
+  bool stated = false;
+  for (const detail::Stated &one : stated_results(s, results))
+    stated = one.put() || stated;
   return stated;
 }
 

@@ -7,7 +7,8 @@
 //   names it     the innermost running operator of a thread becomes a signature of kind "op" with the shapes that costs
 //                depend on (operators.h); kernel, GEMM, ... signatures refer to it
 //   forgets      device bytes that it writes become unknown at its begin (writes.h), so that what it copies survives
-//   computes     an operator on small, known tensors is run again on the CPU at its end (compute.h)
+//   computes     an operator on small, known tensors is run again on the CPU at its end (compute.h), or when a payload
+//                that it reads has come (deferred.h)
 //   states       numbers that programs steer by, and that nobody can compute, get a default (defaults.h)
 //
 // A tracker in the caching allocator makes each block unknown that is handed out, so that no block shows the bytes of
@@ -27,6 +28,7 @@
 #include "compute.h"
 #include "core.h"
 #include "defaults.h"
+#include "deferred.h"
 #include "operators.h"
 #include "writes.h"
 
@@ -88,19 +90,12 @@ struct Thread {
   uint32_t current; // signature of the innermost operator
   uint32_t depth;
   bool allocator_watched;
-  bool computing;        // runs an operator on the CPU just now, which is not to be observed
   uint64_t became_known; // how often an operator of this thread left known bytes
   Frame frames[kDepth];
   Name names[kNames];
   Shape shapes[kShapes];
 };
 thread_local Thread this_thread;
-
-struct Computing {
-  Thread &thread;
-  explicit Computing(Thread &t) : thread(t) { thread.computing = true; }
-  ~Computing() { thread.computing = false; }
-};
 
 const Computable &computable_of(const Operator &op) {
   static auto &mutex = *new std::mutex;
@@ -123,11 +118,13 @@ const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) 
 }
 
 // Decides at its begin whether an operator will be computed.
-void consider(Thread &thread, Frame &frame, const Operator &op, Inputs inputs) {
+void consider(Frame &frame, const Operator &op, Inputs inputs) {
   if (!frame.how->possible)
     return;
-  const Computing computing(thread);
+  const Computing computing;
   if (auto pending = begin_compute(*frame.how, op, inputs)) {
+    if (pending->coming)
+      begin_deferred(*pending);
     frame.expects = frame.how->before;
     frame.pending = new Pending(std::move(*pending));
   }
@@ -144,9 +141,15 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
     return;
   const Inputs results =
       Inputs(outputs.data(), outputs.size()).slice(outputs.size() - n, n); // a boxed call leaves the whole stack
+  const bool forget = frame.how->launches && (pending != nullptr || frame.became_known != thread.became_known);
   bool computed = false;
-  if (pending) {
-    const Computing computing(thread);
+  if (pending && small(results)) {
+    const Computing computing;
+    if (pending->coming) {
+      end_deferred(*pending, results, stated_results(frame.otherwise, results), forget);
+      ++thread.became_known;
+      return;
+    }
     try {
       computed = end_compute(*pending, results);
     } catch (...) { // what the CPU cannot compute stays unknown
@@ -155,7 +158,7 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
   }
   if (computed)
     return;
-  if (frame.how->launches && frame.became_known != thread.became_known)
+  if (forget)
     forget_results(results);
   if (state_results(frame.otherwise, results))
     ++thread.became_known;
@@ -181,7 +184,7 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
     frame->how = name.how;
     if (name.otherwise != Default::kNone)
       frame->otherwise = prepare(name.otherwise, op, inputs);
-    consider(thread, *frame, op, inputs);
+    consider(*frame, op, inputs);
   }
   thread.became_known += op.overwrites;
   const bool shapes = !op.is_view && gather(op, inputs, facts);
@@ -202,9 +205,9 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
 }
 
 std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function) {
-  Thread &thread = this_thread;
-  if (thread.computing)
+  if (computing)
     return nullptr;
+  Thread &thread = this_thread;
   Frame *frame = thread.depth < Thread::kDepth ? &thread.frames[thread.depth] : nullptr;
   ++thread.depth;
   if (frame != nullptr)
@@ -227,7 +230,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
 // Is called for every begin, on the same thread, and also when an exception leaves the operator.
 void on_end(const at::RecordFunction &function, at::ObserverContext *) {
   Thread &thread = this_thread;
-  if (thread.computing || thread.depth == 0)
+  if (computing || thread.depth == 0)
     return;
   if (--thread.depth >= Thread::kDepth)
     return;

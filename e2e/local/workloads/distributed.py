@@ -3,6 +3,7 @@
 torchrun --nproc-per-node N distributed.py [NAME ...]
 """
 
+import math
 import os
 import sys
 
@@ -44,6 +45,82 @@ def one_number() -> None:
     y = torch.tensor(1.5 + rank, device=device)
     dist.all_reduce(y)
     assert y.item() == sum(1.5 + r for r in range(world))
+
+
+def arithmetic() -> None:
+    """On what is still on its way, as training loops average their losses; the host reads the result at once."""
+    total, mean = sum(range(1, world + 1)), (world + 1) / 2
+    for _ in range(5):
+
+        def summed(*values: float) -> torch.Tensor:
+            x = torch.tensor(values, device=device)
+            dist.all_reduce(x)
+            return x
+
+        assert (summed(rank + 1.0) / world).item() == mean
+        x = summed(rank + 1.0)
+        x /= world
+        x += x
+        assert x.item() == 2 * mean
+        x = summed(rank + 1.0, 2.0)
+        assert (x[0] / x[1]).item() == total / (2 * world)
+        x[1] = 3.0
+        expect(x * 2, 2 * total, 6)
+        assert summed(rank + 1.0, 1.0).sum().item() == total + world
+        assert summed(rank + 1.0, 1.0).mean().item() == (total + world) / 2
+        assert bool((summed(rank + 1.0, 1.0) >= world).all())
+        assert round(torch.exp(summed(rank + 1.0) / world).item(), 4) == round(math.exp(mean), 4)
+        assert math.isclose(summed(3.0, 4.0).norm().item(), 5 * world, rel_tol=1e-6)
+        largest, at = summed(rank + 1.0, 7.0 * total).max(0)
+        assert (largest.item(), at.item()) == (7.0 * total * world, 1)
+        assert summed(rank + 1.0, 0.0).nonzero().tolist() == [[0]]
+        ranks = torch.empty(world, device=device)
+        dist.all_gather_into_tensor(ranks, torch.tensor([rank + 1.0], device=device))
+        assert ranks.mean().item() == mean
+        steps = torch.tensor(float(rank), device=device)
+        scale = torch.tensor(0.5)  # the host's
+        dist.all_reduce(steps)
+        half = steps * scale
+        scale.fill_(9.0)  # afterwards
+        assert half.item() == (total - world) / 2
+        once_more = torch.stack([half, half]).sum()
+        dist.all_reduce(once_more)  # what is computed goes on its way again
+        assert once_more.item() == (total - world) * world
+
+
+def coalesced() -> None:
+    parts = [filled(rank + 1.0), filled(10.0), filled(1.0)]
+    with dist._coalescing_manager(device=device, async_ops=True) as manager:
+        for part in parts:
+            dist.all_reduce(part)
+    manager.wait()
+    total = world * (world + 1) / 2
+    assert [(part.sum() / 4).item() for part in parts] == [total, 10 * world, world]
+
+
+def receive_then_send() -> None:
+    """Each even rank computes with what it receives, then sends what the odd one wants before it sends. A host that
+    waited for the arithmetic would wait for ever."""
+    first, second = dist.new_group(list(range(world))), dist.new_group(list(range(world)))
+    peer = rank + 1 if rank % 2 == 0 else rank - 1
+    if peer >= world:
+        return
+    for dtype in (torch.float32, torch.int64):
+        got, ready = filled(0, dtype=dtype, n=2), filled(5, dtype=dtype, n=1)
+        for group in (first, second):  # makes their communicators
+            dist.send(ready, peer, group=group) if rank % 2 == 0 else dist.recv(got[:1], peer, group=group)
+        torch.cuda.synchronize()
+        if rank % 2 == 0:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                dist.irecv(got, peer, group=first).wait()  # this stream waits, no host
+                result = (got * 2 + 1).cumsum(0)
+            dist.send(ready, peer, group=second)
+            torch.cuda.synchronize()
+            expect(result, 21, 42)
+        else:
+            dist.recv(ready, peer, group=second)
+            assert ready.item() == 5
+            dist.send(filled(10, dtype=dtype, n=2), peer, group=first)
 
 
 def movement() -> None:
@@ -123,7 +200,8 @@ def registered_memory() -> None:
 def main() -> None:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
-    checks = [all_reduce, one_number, movement, all_to_all, point_to_point, objects, groups, registered_memory]
+    checks = [all_reduce, one_number, arithmetic, coalesced, receive_then_send, movement]
+    checks += [all_to_all, point_to_point, objects, groups, registered_memory]
     for check in checks:
         if len(sys.argv) == 1 or check.__name__ in sys.argv[1:]:
             check()

@@ -155,6 +155,7 @@ Status event_synchronize(void *handle, uint16_t call) {
     return kSuccess;
   Reply reply = ask({.kind = Kind::kSyncEvent, .call = call, .value = event->key});
   progress_ended(event->stream, event->key);
+  value_count_reads();
   return reply.status;
 }
 

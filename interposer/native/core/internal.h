@@ -90,6 +90,7 @@ void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_byte
 void value_copy(void *to, const void *from, size_t bytes);
 // Reads in stream order into host memory: at once, or once the payload that the bytes depend on has arrived.
 void value_read_ordered(const void *pointer, size_t bytes, void *out);
+void value_count_reads(); // counts what such reads found since the last call; the host has waited for their stream
 void value_receive(uint64_t seq, void *to, size_t bytes);         // a payload for `seq` will arrive
 void value_send(uint64_t seq, const void *from, size_t bytes);    // publishes bytes as payload of `seq`
 void value_arrived(uint64_t seq, const void *data, size_t bytes); // from the inbox

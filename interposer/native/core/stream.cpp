@@ -156,6 +156,7 @@ Status stream_synchronize(Stream *stream, uint16_t call) {
   Reply reply = ask({.kind = Kind::kSyncStream, .call = call, .stream = stream});
   progress_ended(stream, newest);
   run_callbacks_before(reply.seq);
+  value_count_reads();
   return reply.status;
 }
 
@@ -185,6 +186,7 @@ Status device_synchronize(int device, uint16_t call) {
     progress_ended(stream, key);
   set_current_device(before);
   run_callbacks_before(reply.seq);
+  value_count_reads();
   return reply.status;
 }
 

@@ -4,7 +4,7 @@
 // they are, and whether they are true or follow from a stated default (core.h, Origin). Everything else reads as zero.
 // Work is applied when it is issued, which is stream order for one stream; where it touches bytes that a payload still
 // has to bring, it is kept in a list and applied once it depends on nothing earlier in the list. The issuing thread
-// never waits for that.
+// never waits for that: work runs on the thread that takes the payload from the inbox.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,6 +12,8 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "internal.h"
 
@@ -29,25 +31,55 @@ struct Span {
   bool meets(const Span &other) const { return begin < other.end && other.begin < end; }
 };
 thread_local int64_t expected = -1;
+thread_local bool in_order = false; // this thread runs work whose turn has come: nothing that is deferred is before it
 
 Span span_of(const void *pointer, size_t bytes) {
   uintptr_t at = reinterpret_cast<uintptr_t>(pointer);
   return {at, at + bytes};
 }
 
+using Spans = std::vector<Span>; // disjoint, ascending, none of them empty
+
+Spans spans_of(std::span<const ByteRange> ranges) {
+  Spans all;
+  for (const ByteRange &range : ranges)
+    if (range.bytes != 0)
+      all.push_back(span_of(range.pointer, range.bytes));
+  std::sort(all.begin(), all.end(), [](const Span &a, const Span &b) { return a.begin < b.begin; });
+  size_t n = 0;
+  for (const Span &next : all) // joins those that overlap
+    if (n != 0 && next.begin < all[n - 1].end)
+      all[n - 1].end = std::max(all[n - 1].end, next.end);
+    else
+      all[n++] = next;
+  all.resize(n);
+  return all;
+}
+
 struct Deferred {
-  enum { kReceive, kWrite, kForget, kCopy, kRead, kSend } what;
-  Span to, from;                    // device bytes (kRead: `to` is host memory)
-  std::vector<char> data;           // kWrite, and kReceive once it arrived
-  uint64_t seq = 0;                 // kReceive, kSend
-  bool arrived = true;              // kReceive: the payload is here
-  Origin origin = Origin::kNothing; // kWrite
+  enum { kReceive, kWrite, kForget, kCopy, kRead, kSend, kWork } what;
+  Span to, from;                     // device bytes (kRead: `to` is host memory); not kWork
+  std::vector<char> data;            // kWrite, and kReceive once it arrived
+  uint64_t seq = 0;                  // kReceive, kSend
+  bool arrived = true;               // kReceive: the payload is here
+  Origin origin = Origin::kNothing;  // kWrite
+  uint32_t op = 0;                   // kRead: the operator that reads
+  std::unique_ptr<ValueWork> work{}; // kWork
+  Spans reads{}, writes{};           // kWork; `writes` also of kForget, beside `to`
+};
+
+// A read whose bytes came after it was issued, and were unknown or followed from a default.
+struct Uncounted {
+  uint32_t op;
+  size_t bytes;
+  Origin origin;
 };
 
 struct Values {
   std::recursive_mutex mutex;
   Intervals known;
   std::list<Deferred> deferred;
+  std::vector<Uncounted> uncounted;
 };
 Values *values() {
   static Values *all = new Values;
@@ -215,6 +247,14 @@ void receive_now(Values *v, Span to, const std::vector<char> &data) {
   }
 }
 
+// What a read of the range found, if that is to be counted: unknown bytes, or a default.
+std::optional<Uncounted> finding(const Values *v, uint32_t op, Span from, size_t unknown) {
+  const Origin origin = unknown != 0 ? Origin::kNothing : origin_of(v->known, from);
+  if (unknown == 0 && origin == Origin::kNothing)
+    return std::nullopt;
+  return Uncounted{op, unknown != 0 ? unknown : from.end - from.begin, origin};
+}
+
 void apply(Values *v, Deferred &d) {
   switch (d.what) {
   case Deferred::kReceive:
@@ -225,58 +265,90 @@ void apply(Values *v, Deferred &d) {
     break;
   case Deferred::kForget:
     mark_unknown(v->known, d.to.begin, d.to.end);
+    for (const Span &s : d.writes)
+      mark_unknown(v->known, s.begin, s.end);
     break;
   case Deferred::kCopy:
     copy_now(v, d.to, d.from);
     break;
-  case Deferred::kRead:
-    read_now(v, d.from, reinterpret_cast<char *>(d.to.begin));
+  case Deferred::kRead: {
+    const size_t unknown = read_now(v, d.from, reinterpret_cast<char *>(d.to.begin));
+    if (const auto found = finding(v, d.op, d.from, unknown))
+      v->uncounted.push_back(*found);
     break;
+  }
   case Deferred::kSend:
     send_now(v, d.seq, d.from);
     break;
+  case Deferred::kWork: {
+    const bool before = std::exchange(in_order, true);
+    d.work->run();
+    in_order = before;
+    break;
+  }
   }
 }
 
-bool conflicts(const Deferred &earlier, const Deferred &later) {
-  return earlier.to.meets(later.to) || earlier.to.meets(later.from) || earlier.from.meets(later.to);
+bool meet(const Spans &all, Span s) {
+  const auto at = std::partition_point(all.begin(), all.end(), [&](const Span &one) { return one.end <= s.begin; });
+  return at != all.end() && at->meets(s);
 }
 
-// Applies what depends on nothing before it in the list.
+bool meet(const Spans &a, const Spans &b) {
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    if (a[i].meets(b[j]))
+      return true;
+    a[i].end <= b[j].end ? ++i : ++j;
+  }
+  return false;
+}
+
+bool writes(const Deferred &d, Span s) { return d.to.meets(s) || meet(d.writes, s); }
+bool touches(const Deferred &d, Span s) { return writes(d, s) || d.from.meets(s) || meet(d.reads, s); }
+
+bool conflicts(const Deferred &earlier, const Deferred &later) {
+  return touches(earlier, later.to) || writes(earlier, later.from) || meet(later.writes, earlier.to) ||
+         meet(later.writes, earlier.from) || meet(later.writes, earlier.writes) || meet(later.writes, earlier.reads) ||
+         meet(later.reads, earlier.to) || meet(later.reads, earlier.writes);
+}
+
+bool waits(const Values *v, const Deferred &d) { // for something that is deferred
+  return !in_order &&
+         std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &e) { return conflicts(e, d); });
+}
+
+// Applies what depends on nothing before it in the list. What is applied depends on earlier entries alone, so one pass
+// finds all.
 void settle_list(Values *v) {
-  bool progress = true;
-  while (progress && !v->deferred.empty()) {
-    progress = false;
-    for (auto d = v->deferred.begin(); d != v->deferred.end();) {
-      bool ready = d->arrived;
-      for (auto e = v->deferred.begin(); ready && e != d; ++e)
-        ready = !conflicts(*e, *d);
-      if (ready) {
-        apply(v, *d);
-        d = v->deferred.erase(d);
-        progress = true;
-      } else {
-        ++d;
-      }
+  for (auto d = v->deferred.begin(); d != v->deferred.end();) {
+    if (d->arrived && std::none_of(v->deferred.begin(), d, [&](const Deferred &e) { return conflicts(e, *d); })) {
+      apply(v, *d);
+      d = v->deferred.erase(d);
+    } else {
+      ++d;
     }
   }
 }
 
 // Applies at once if nothing deferred conflicts, else keeps for later.
 void submit(Values *v, Deferred d) {
-  bool now = d.arrived;
-  for (auto e = v->deferred.begin(); now && e != v->deferred.end(); ++e)
-    now = !conflicts(*e, d);
-  if (now)
+  if (d.arrived && !waits(v, d))
     apply(v, d);
   else
     v->deferred.push_back(std::move(d));
 }
 
+// Whether bytes of the range still depend on a payload. Not so inside work: its turn has come.
+bool coming(const Values *v, Span s) {
+  return !in_order &&
+         std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &d) { return writes(d, s); });
+}
+
 } // namespace
 
 void value_unknown(void *pointer, size_t bytes) {
-  capture_effect(pointer, bytes, nullptr);
+  if (!in_order)
+    capture_effect(pointer, bytes, nullptr);
   Values *v = values();
   std::lock_guard hold(v->mutex);
   if (bytes == 0 || (v->known.empty() && v->deferred.empty()))
@@ -288,10 +360,16 @@ size_t value_known(const void *pointer, size_t bytes) {
   Values *v = values();
   Span s = span_of(pointer, bytes);
   std::lock_guard hold(v->mutex);
-  for (const Deferred &d : v->deferred) // what will be there is not there yet
-    if (d.to.meets(s))
-      return 0;
-  return known_from(v->known, s);
+  return coming(v, s) ? 0 : known_from(v->known, s);
+}
+
+Knowledge value_knowledge(const void *pointer, size_t bytes) {
+  Values *v = values();
+  Span s = span_of(pointer, bytes);
+  std::lock_guard hold(v->mutex);
+  if (coming(v, s))
+    return Knowledge::kComing;
+  return all_known(v->known, s) ? Knowledge::kKnown : Knowledge::kUnknown;
 }
 
 Origin value_origin(const void *pointer, size_t bytes) {
@@ -313,11 +391,8 @@ static void write_in_order(void *pointer, size_t bytes, const void *data, Origin
   Values *v = values();
   std::lock_guard hold(v->mutex);
   Span to = span_of(pointer, bytes);
-  bool now = true;
   Deferred d{.what = Deferred::kWrite, .to = to, .from = {}, .data = {}, .origin = origin};
-  for (auto e = v->deferred.begin(); now && e != v->deferred.end(); ++e)
-    now = !conflicts(*e, d);
-  if (now) {
+  if (!waits(v, d)) {
     write_now(v, to, data, origin);
     return;
   }
@@ -331,7 +406,8 @@ void value_write(void *pointer, size_t bytes, const void *data) {
 }
 
 void value_computed(void *pointer, size_t bytes, const void *data, Origin origin) {
-  capture_effect(pointer, bytes, data);
+  if (!in_order)
+    capture_effect(pointer, bytes, data);
   write_in_order(pointer, bytes, data, origin);
 }
 
@@ -370,26 +446,52 @@ static bool foretold(void *out, size_t bytes) {
   return true;
 }
 
-static void count_read(size_t bytes, Origin origin) {
-  uint32_t op = current_operator();
-  const signatures::Read fields = {.op = op, .default_ = static_cast<int64_t>(origin)};
-  emit({.kind = Kind::kUnknownRead, .sig = signature("device-to-host copy", fields), .value = bytes});
+static void count_read(const Uncounted &read) {
+  const signatures::Read fields = {.op = read.op, .default_ = static_cast<int64_t>(read.origin)};
+  emit({.kind = Kind::kUnknownRead, .sig = signature("device-to-host copy", fields), .value = read.bytes});
 }
 
 void value_read_ordered(const void *pointer, size_t bytes, void *out) {
   Values *v = values();
   std::unique_lock hold(v->mutex);
-  Deferred d{.what = Deferred::kRead, .to = span_of(out, bytes), .from = span_of(pointer, bytes), .data = {}};
-  for (const Deferred &e : v->deferred)
-    if (conflicts(e, d)) {
-      v->deferred.push_back(std::move(d));
-      return;
-    }
+  Deferred d{.what = Deferred::kRead,
+             .to = span_of(out, bytes),
+             .from = span_of(pointer, bytes),
+             .data = {},
+             .op = current_operator()};
+  if (waits(v, d)) {
+    v->deferred.push_back(std::move(d));
+    return;
+  }
   const size_t unknown = read_now(v, d.from, static_cast<char *>(out));
-  const Origin origin = origin_of(v->known, d.from);
+  const auto found = finding(v, d.op, d.from, unknown);
   hold.unlock();
-  if ((unknown != 0 || origin != Origin::kNothing) && !foretold(out, bytes))
-    count_read(unknown != 0 ? unknown : bytes, unknown != 0 ? Origin::kNothing : origin);
+  if (found && !foretold(out, bytes))
+    count_read(*found);
+}
+
+void value_count_reads() {
+  Values *v = values();
+  std::vector<Uncounted> reads;
+  {
+    std::lock_guard hold(v->mutex);
+    reads.swap(v->uncounted);
+  }
+  for (const Uncounted &read : reads)
+    count_read(read);
+}
+
+void value_work(ValueWork *work, std::span<const ByteRange> reads, std::span<const ByteRange> writes) {
+  Deferred d{.what = Deferred::kWork,
+             .to = {},
+             .from = {},
+             .data = {},
+             .work = std::unique_ptr<ValueWork>(work),
+             .reads = spans_of(reads),
+             .writes = spans_of(writes)};
+  Values *v = values();
+  std::lock_guard hold(v->mutex);
+  submit(v, std::move(d));
 }
 
 void value_receive(uint64_t seq, void *to, size_t bytes) {
@@ -421,11 +523,12 @@ void value_arrived(uint64_t seq, const void *data, size_t bytes) {
 bool value_pending(const void *pointer, size_t bytes) {
   Values *v = values();
   std::lock_guard hold(v->mutex);
-  Span s = span_of(pointer, bytes);
-  return std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &d) { return d.to.meets(s); });
+  return coming(v, span_of(pointer, bytes));
 }
 
 void value_settle(const void *pointer, size_t bytes) {
+  if (in_order)
+    return;
   ring_drain_inbox();
   while (value_pending(pointer, bytes))
     ring_wait_inbox(20); // ends the process if the run failed or the agent is gone
@@ -435,10 +538,27 @@ void value_forget(uintptr_t begin, uintptr_t end) {
   Values *v = values();
   {
     std::lock_guard hold(v->mutex);
-    // Freed memory: what was to come for it has nowhere to go.
-    v->deferred.remove_if([&](const Deferred &d) {
-      return d.what != Deferred::kRead && d.to.begin >= begin && d.to.end <= end && d.to.begin != d.to.end;
+    const Span freed{begin, end};
+    const auto inside = [&](const Span &s) { return s.begin >= begin && s.end <= end; };
+    // Other work may still read what is to come for the memory. Then it is freed in its turn, and keeps its pages.
+    const bool read = std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &d) {
+      const bool leads_out = d.what == Deferred::kWork ? !std::all_of(d.writes.begin(), d.writes.end(), inside)
+                                                       : d.from.meets(freed) && !inside(d.to);
+      return leads_out && (d.from.meets(freed) || meet(d.reads, freed));
     });
+    if (read) {
+      submit(v, {.what = Deferred::kForget, .to = freed, .from = {}, .data = {}});
+      return;
+    }
+    // Otherwise what was to come for it has nowhere to go. What else such work would have written is unknown.
+    v->deferred.remove_if(
+        [&](const Deferred &d) { return d.what != Deferred::kRead && d.to.meets(freed) && inside(d.to); });
+    for (Deferred &d : v->deferred)
+      if (std::erase_if(d.writes, inside) != 0) {
+        d.what = Deferred::kForget;
+        d.work.reset();
+        d.reads.clear();
+      }
     mark_unknown(v->known, begin, end);
     settle_list(v);
   }

@@ -55,7 +55,7 @@ RingHeader *map_ring() {
 struct Agent {
   ServerPage *page = nullptr;
   RingHeader *header = nullptr;
-  std::atomic<bool> stop{false};
+  std::atomic<bool> stop{false}, holds_payloads{false};
   uint64_t records = 0, kernels = 0, out_of_order = 0, undefined = 0, payloads = 0, graph_nodes = 0;
   uint32_t highest_sig = 0;
   std::mutex ordering_mutex;
@@ -116,6 +116,8 @@ struct Agent {
         uint64_t seq;
         memcpy(&seq, at + 8, 8);
         payloads++;
+        while (holds_payloads.load())
+          usleep(1000);
         put_payload(seq, at + 16, head.bytes - 8);
       }
       tail += (sizeof head + head.bytes + 7) & ~uint64_t{7};
@@ -272,6 +274,68 @@ void everything_else() {
   }
   CHECK_EQUAL(eidolon_mark("step"), 1);
   stream_synchronize(stream, 0);
+}
+
+// Adds one to a number on the device, if that is known by then.
+struct AddOne final : ValueWork {
+  const int *from;
+  int *to;
+  AddOne(const int *f, int *t) : from(f), to(t) {}
+  void run() override {
+    int number;
+    if (value_read(from, sizeof number, &number) != 0)
+      return value_unknown(to, sizeof number);
+    ++number;
+    value_computed(to, sizeof number, &number);
+  }
+  static void leave(const int *from, int *to) {
+    const ByteRange reads[] = {{from, sizeof *from}}, writes[] = {{to, sizeof *to}};
+    value_work(new AddOne(from, to), reads, writes);
+  }
+};
+
+// Work on what a payload still has to bring waits for that, in the order in which it was left, and nobody else does.
+void deferred_work(Agent &agent) {
+  Stream *stream;
+  stream_create(kStreamNonBlocking, 0, &stream);
+  void *memory, *pooled;
+  mem_alloc(0, 4096, &memory);
+  mem_alloc_async(0, 4096, stream, &pooled);
+  int *at = static_cast<int *>(memory), *in_pool = static_cast<int *>(pooled);
+  static std::atomic<uint64_t> position{0};
+  const int sent = 41, five = 5;
+  value_write(at, sizeof sent, &sent);
+  value_write(at + 10, sizeof five, &five);
+  agent.holds_payloads = true;
+  launch_collective({.sig = signature("all_reduce", signatures::Collective{}),
+                     .position = &position,
+                     .stream = stream,
+                     .call = EID_CALL("ncclAllReduce"),
+                     .group_more = false,
+                     .send = at,
+                     .send_bytes = sizeof sent,
+                     .receive = at + 1,
+                     .receive_bytes = sizeof sent});
+  AddOne::leave(at + 1, at + 2);  // 42
+  AddOne::leave(at + 2, at + 2);  // in place: 43
+  AddOne::leave(at + 2, in_pool); // 44
+  AddOne::leave(in_pool, at + 3); // 45, although the memory between is freed
+  mem_free_async(pooled, stream);
+  value_write(at + 2, sizeof five, &five); // comes after the work that reads and writes it
+  AddOne::leave(at + 10, at + 11);         // 6, at once: it waits for nothing
+  CHECK(value_knowledge(at + 1, sizeof sent) == Knowledge::kComing);
+  CHECK(value_knowledge(at + 3, sizeof sent) == Knowledge::kComing);
+  CHECK(value_knowledge(at + 11, sizeof sent) == Knowledge::kKnown);
+  CHECK(value_knowledge(at + 12, sizeof sent) == Knowledge::kUnknown);
+  agent.holds_payloads = false;
+  int got[12];
+  CHECK_EQUAL(value_read(at, sizeof got, got), 6 * sizeof(int)); // those between are unknown
+  CHECK_EQUAL(got[1], 41);
+  CHECK_EQUAL(got[2], 5);
+  CHECK_EQUAL(got[3], 45);
+  CHECK_EQUAL(got[11], 6);
+  CHECK_EQUAL(value_known(in_pool, sizeof sent), 0);
+  mem_free(memory);
 }
 
 // Torch's watchdog looks at the ends of collectives once in 100 ms. It is told what the main thread knows and no more,
@@ -499,6 +563,7 @@ int main() {
   for (std::thread &thread : threads)
     thread.join();
   everything_else();
+  deferred_work(agent);
   watchdog();
   turns(agent);
   rest();
@@ -506,7 +571,7 @@ int main() {
   agent.thread.join();
   CHECK_EQUAL(agent.out_of_order, 0);
   CHECK_EQUAL(agent.undefined, 0);
-  CHECK_EQUAL(agent.payloads, 2);
+  CHECK_EQUAL(agent.payloads, 3);
   CHECK_EQUAL(agent.graph_nodes, 21);
   CHECK_EQUAL(agent.kernels, kThreads * kRounds * kLaunches + 21 + kWatched);
   CHECK(agent.page->used_bytes[0].load() >= 104857600);
