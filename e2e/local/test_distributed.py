@@ -44,6 +44,15 @@ def test_the_other_supported_torch_does_the_same(run: Run) -> None:
         assert result.out.count(f"{check} is right") == 2, result.all_output
 
 
+def test_two_ranks_on_one_device_get_the_error_of_nccl(run: Run) -> None:
+    result = run("--gpus-per-server", "2", "--", "torchrun", "e2e/local/workloads/duplicate_device.py")
+    assert result.code == 0, result.all_output
+    for rank in range(2):
+        line = next(line for line in result.out.splitlines() if f"rank {rank} caught: " in line)
+        assert "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9" in line
+        assert f"Duplicate GPU detected : rank {rank} and rank {1 - rank} both on CUDA device 10000" in line
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("debug", ["OFF", "DETAIL"])
 def test_what_torch_checks_across_ranks_holds_and_a_difference_is_noticed(

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "internal.h"
 
@@ -50,41 +51,43 @@ std::string choice(ConfKey key) {
 }
 
 // True if an entry of CUDA_VISIBLE_DEVICES is the leading part of the device's unique id.
-bool named(const Config *c, int device, const std::string &wanted) {
+bool named(int device, const std::string &wanted) {
   char text[48];
-  uuid_text(c->server, device, text);
+  uuid_text(config().server, device, text);
   return wanted.size() > 4 && std::string(text).compare(0, wanted.size(), wanted) == 0;
 }
 
 // CUDA C++ programming guide, "CUDA environment variables": devices in the order of the list, up to the first entry
 // that names none; a device that is named twice leaves none.
-void see_devices(Config *c) {
+VisibleDevices *see_devices() {
+  auto *seen = new VisibleDevices{};
+  const int all = config().server_devices;
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   if (list == nullptr) {
-    c->devices = c->server_devices;
-    for (int d = 0; d < c->devices; ++d)
-      c->visible[d] = d;
-    return;
+    seen->count = all;
+    std::iota(seen->ordinals, seen->ordinals + all, 0);
+    return seen;
   }
   const std::string text = list;
-  for (size_t at = 0; at <= text.size() && c->devices < kMaxDevices;) {
+  for (size_t at = 0; at <= text.size() && seen->count < kMaxDevices;) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string entry = text.substr(at, comma - at);
     at = comma + 1;
     char *end = nullptr;
     long device = strtol(entry.c_str(), &end, 10);
-    if (entry.empty() || *end != 0 || device < 0 || device >= c->server_devices) {
-      for (device = 0; device < c->server_devices && !named(c, static_cast<int>(device), entry);)
+    if (entry.empty() || *end != 0 || device < 0 || device >= all) {
+      for (device = 0; device < all && !named(static_cast<int>(device), entry);)
         ++device;
-      if (device == c->server_devices)
-        return;
+      if (device == all)
+        return seen;
     }
-    if (std::find(c->visible, c->visible + c->devices, device) != c->visible + c->devices) {
-      c->devices = 0;
-      return;
+    if (std::find(seen->ordinals, seen->ordinals + seen->count, device) != seen->ordinals + seen->count) {
+      seen->count = 0;
+      return seen;
     }
-    c->visible[c->devices++] = static_cast<int>(device);
+    seen->ordinals[seen->count++] = static_cast<int>(device);
   }
+  return seen;
 }
 
 Config *load() {
@@ -114,7 +117,6 @@ Config *load() {
   c->null_core = choice("mode") == "null";
   c->measured_host = choice("host_cost") == "measured";
   c->server_devices = static_cast<int>(number("devices"));
-  see_devices(c);
   c->payload_limit = static_cast<size_t>(number("payload_limit"));
   c->known_limit = static_cast<size_t>(number("known_limit"));
   c->reply_timeout_ns = number("reply_timeout_ms") * 1'000'000;
@@ -155,6 +157,11 @@ void uuid_text(int server, int device, char out[48]) {
 const Config &config() {
   static const Config *const loaded = load();
   return *loaded;
+}
+
+const VisibleDevices &visible_devices() {
+  static const VisibleDevices *const seen = see_devices();
+  return *seen;
 }
 
 const char *setting(ConfKey key) {

@@ -76,7 +76,7 @@ Status account(int device, int64_t bytes, signatures::MemoryName what) {
 }
 
 void release_accounts() {
-  for (int d = 0; d < config().devices; ++d) {
+  for (int d = 0; d < device_count(); ++d) {
     int64_t mine = __atomic_exchange_n(&memory()->mine[d], 0, __ATOMIC_RELAXED);
     if (mine == 0)
       continue;
@@ -108,7 +108,7 @@ void allocation_refused(int device, size_t bytes) {
 
 Status mem_alloc(int device, size_t bytes, void **out) {
   *out = nullptr;
-  if (device < 0 || device >= config().devices)
+  if (device < 0 || device >= device_count())
     return kInvalidDevice;
   if (Status s = ensure_context(device); s != kSuccess)
     return s;
@@ -189,13 +189,13 @@ Status server_memory(int device, size_t *free_bytes, size_t *total_bytes) {
 }
 
 Status mem_info(int device, size_t *free_bytes, size_t *total_bytes) {
-  if (device < 0 || device >= config().devices)
+  if (device < 0 || device >= device_count())
     return kInvalidDevice;
   return server_memory(server_device(device), free_bytes, total_bytes);
 }
 
 size_t server_memory_used(int device) {
-  for (int d = 0; d < config().devices; ++d)
+  for (int d = 0; d < device_count(); ++d)
     if (server_device(d) == device)
       return static_cast<size_t>(__atomic_load_n(&memory()->mine[d], __ATOMIC_RELAXED));
   return 0;

@@ -217,7 +217,7 @@ bool is_rank() { return rank.load(std::memory_order_acquire); }
 
 int current_device() { return device_of_thread; }
 Status set_current_device(int device) {
-  if (device < 0 || device >= config().devices)
+  if (device < 0 || device >= device_count())
     return kInvalidDevice;
   device_of_thread = device;
   return kSuccess;
@@ -227,7 +227,7 @@ uint32_t current_operator() { return operator_of_thread; }
 void set_operator(uint32_t sig) { operator_of_thread = sig; }
 
 Status ensure_context(int device) {
-  if (!config().active || device < 0 || device >= config().devices)
+  if (!config().active || device < 0 || device >= device_count())
     return config().active ? kInvalidDevice : kNotInitialized;
   const uint64_t bit = uint64_t{1} << device;
   if ((contexts.load(std::memory_order_acquire) & bit) != 0)

@@ -143,7 +143,7 @@ Status ipc_get(void *pointer, unsigned char out[kIpcHandleBytes]) {
 Status ipc_open(const unsigned char bytes[kIpcHandleBytes], void **out) {
   IpcHandle handle;
   memcpy(&handle, bytes, sizeof handle);
-  if (memcmp(handle.magic, "EIDIPCM1", 8) != 0 || handle.device < 0 || handle.device >= config().devices)
+  if (memcmp(handle.magic, "EIDIPCM1", 8) != 0 || handle.device < 0 || handle.device >= device_count())
     return kInvalidValue;
   if (handle.pid == getpid())
     return 201; // cudaErrorDeviceUninitialized: the driver refuses a handle of the same process

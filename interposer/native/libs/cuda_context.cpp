@@ -60,7 +60,7 @@ Context *primary_of(int device) { return &contexts().primary[static_cast<size_t>
 Context *find(CUcontext handle) {
   Contexts &all = contexts();
   auto *context = reinterpret_cast<Context *>(handle);
-  for (int d = 0; d < config().devices; ++d)
+  for (int d = 0; d < device_count(); ++d)
     if (context == primary_of(d))
       return context;
   std::lock_guard hold(all.mutex);

@@ -33,7 +33,7 @@ CUresult cuDeviceGetCount(int *count) {
     return result(kInvalidValue);
   if (Status status = initialised())
     return result(status);
-  *count = config().devices;
+  *count = device_count();
   return result(kSuccess);
 }
 

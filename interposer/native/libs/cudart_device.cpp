@@ -169,7 +169,7 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int *count) {
   if (count == nullptr)
     return report(kInvalidValue);
-  *count = config().active ? config().devices : 0;
+  *count = config().active ? device_count() : 0;
   return report(present());
 }
 

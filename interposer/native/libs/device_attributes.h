@@ -50,6 +50,10 @@ inline void device_uuid(int device, char out[16]) {
 inline void device_pci(int device, char *out, size_t size) {
   std::snprintf(out, size, "%04x:%02x:%02x.0", kPciDomain, kPciBusOfDevice0 + server_device(device), kPciDevice);
 }
+// The same digits as one number, which is what NCCL calls a device by.
+inline int64_t pci_number(int device) {
+  return int64_t{kPciDomain} << 20 | int64_t{kPciBusOfDevice0 + server_device(device)} << 12 | kPciDevice << 4;
+}
 
 // Returns false for a number that is no attribute.
 inline bool device_attribute(int number, int device, int *value) {

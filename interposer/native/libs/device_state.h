@@ -87,7 +87,7 @@ inline bool device_of_pci(const char *id, int *device) {
     if (std::sscanf(id, "%x:%x", &bus, &slot) != 2)
       return false;
   }
-  for (int d = 0; d < config().devices; ++d)
+  for (int d = 0; d < device_count(); ++d)
     if (domain == kPciDomain && bus == static_cast<unsigned>(kPciBusOfDevice0 + server_device(d)) &&
         slot == kPciDevice) {
       *device = d;

@@ -1,4 +1,5 @@
-// NCCL: versions, unique ids, the life of communicators, registration and memory.
+// NCCL: versions, unique ids, the life of communicators, and their memory.
+#include "device_attributes.h"
 #include "nccl_internal.h"
 #include "wheel_version.h"
 
@@ -18,12 +19,6 @@ namespace eidolon::nccl {
 namespace {
 
 thread_local char last_error[256];
-
-// Registered memory or a window. Its address is the handle. Registration changes no time here, so NCCL's figures for
-// memory that is not registered hold for both.
-struct Registration {
-  void *buffer;
-};
 
 // The unique id as text. For one that was made here, only its own bytes are taken.
 std::string hex(const ncclUniqueId &id) {
@@ -173,6 +168,21 @@ ncclResult_t fail(ncclResult_t result, const char *format, ...) {
   return result;
 }
 
+namespace {
+
+// What the core answers to a member of a new communicator: 0, -2 - r where rank r is on the same device, or -1 where
+// that is so for two other ranks. NCCL's ranks refuse to share a device, in these words (init.cc, initTransportsRank).
+ncclResult_t made(int64_t answer, const ncclComm &comm) {
+  if (answer >= 0)
+    return ncclSuccess;
+  if (answer == -1)
+    return fail(ncclRemoteError, "another rank of the communicator shares its device and has left");
+  return fail(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %llx", comm.rank,
+              static_cast<int>(-2 - answer), static_cast<unsigned long long>(pci_number(comm.device)));
+}
+
+} // namespace
+
 ncclResult_t join(std::vector<Joining> &all) {
   // Splits come first, since each waits for the choices of the other members. Several splits of one parent in one
   // thread wait side by side.
@@ -209,10 +219,15 @@ ncclResult_t join(std::vector<Joining> &all) {
       return result;
     DeviceScope scope(comm->device);
     const Event event = {.kind = Kind::kCommInit, .call = EID_CALL("ncclCommInitRank"), .sig = comm_signature(*comm)};
-    if (more_of_it(all, i)) // the last member of this process waits for all
+    if (more_of_it(all, i)) { // the last member of this process waits for all
       emit(event);
-    else
-      ask(event);
+      continue;
+    }
+    if (ncclResult_t result = made(ask(event).value, *comm)) {
+      drop(comm);
+      *all[i].out = nullptr;
+      return result;
+    }
   }
   return ncclSuccess;
 }
@@ -234,7 +249,7 @@ ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank, const n
   if (comm == nullptr)
     return ncclSystemError;
   *out = comm;
-  return submit(Joining{.comm = comm});
+  return submit(Joining{.comm = comm, .out = out});
 }
 
 } // namespace
@@ -276,13 +291,13 @@ extern "C" EID_API const char *ncclGetErrorString(ncclResult_t result) {
   case ncclUnhandledCudaError:
     return "unhandled cuda error (emulated device)";
   case ncclSystemError:
-    return "unhandled system error";
+    return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
   case ncclInternalError:
     return "internal error";
   case ncclInvalidArgument:
-    return "invalid argument";
+    return "invalid argument (run with NCCL_DEBUG=WARN for details)";
   case ncclInvalidUsage:
-    return "invalid usage";
+    return "invalid usage (run with NCCL_DEBUG=WARN for details)";
   case ncclRemoteError:
     return "remote process exited or there was a network error";
   case ncclInProgress:
@@ -325,14 +340,16 @@ EID_NCCL ncclCommInitAll(ncclComm_t *comms, int count, const int *devices) {
   for (int i = 0; i < count; ++i) {
     const int device = devices != nullptr ? devices[i] : i;
     if (!valid_device(device))
-      return fail(ncclUnhandledCudaError, "device %d does not exist: there are %d", device, config().devices);
+      return fail(ncclUnhandledCudaError, "device %d does not exist: there are %d", device, device_count());
+    if (std::any_of(all.begin(), all.end(), [&](const Joining &j) { return j.comm->device == device; }))
+      return fail(ncclInvalidUsage, "device %d is given twice", device);
     DeviceScope scope(device);
     if (context() != kSuccess)
       return fail(ncclUnhandledCudaError, "no CUDA context on device %d", device);
     comms[i] = make(hex(id), i, count, device);
     if (comms[i] == nullptr)
       return ncclSystemError;
-    all.push_back({.comm = comms[i]});
+    all.push_back({.comm = comms[i], .out = &comms[i]});
   }
   return join(all);
 }
@@ -378,7 +395,7 @@ EID_NCCL ncclCommShrink(ncclComm_t parent, int *excluded, int count, ncclComm_t 
   if (comm == nullptr)
     return ncclSystemError;
   *out = comm;
-  return submit(Joining{.comm = comm});
+  return submit(Joining{.comm = comm, .out = out});
 }
 EID_NCCL_ALIAS(ncclCommShrink);
 
@@ -483,75 +500,6 @@ EID_NCCL ncclCommRevoke(ncclComm_t comm, int flags) {
 }
 EID_NCCL_ALIAS(ncclCommRevoke);
 #endif
-
-// ---- buffers -----------------------------------------------------------------------------------------------------
-
-namespace {
-ncclResult_t enroll(ncclComm *comm, void *buffer, size_t bytes, void **out) {
-  if (!usable(comm) || buffer == nullptr || bytes == 0 || out == nullptr)
-    return fail(ncclInvalidArgument, "%zu bytes at %p cannot be registered", bytes, buffer);
-  if (pointer_info(buffer).type != PointerInfo::kDevice)
-    return fail(ncclInvalidArgument, "%p is not device memory", buffer);
-  *out = new Registration{buffer};
-  std::lock_guard hold(comm->mutex);
-  comm->buffers.emplace(*out, buffer);
-  return ncclSuccess;
-}
-ncclResult_t strike(ncclComm *comm, void *handle) {
-  if (!valid(comm))
-    return ncclInvalidArgument;
-  if (handle == nullptr)
-    return ncclSuccess;
-  std::lock_guard hold(comm->mutex);
-  if (comm->buffers.erase(handle) == 0)
-    return fail(ncclInvalidArgument, "nothing is registered under the handle");
-  delete static_cast<Registration *>(handle);
-  return ncclSuccess;
-}
-} // namespace
-
-EID_NCCL ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle) {
-  return enroll(comm, buffer, bytes, handle);
-}
-EID_NCCL_ALIAS(ncclCommRegister);
-EID_NCCL ncclCommDeregister(const ncclComm_t comm, void *handle) { return strike(comm, handle); }
-EID_NCCL_ALIAS(ncclCommDeregister);
-#if NCCL_VERSION_CODE >= 22700
-EID_NCCL ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags) {
-  if (flags & ~(NCCL_WIN_COLL_SYMMETRIC | 2)) // 2: NCCL_WIN_STRICT_ORDERING, since 2.30
-    return fail(ncclInvalidArgument, "the flags %d of the window are not known", flags);
-  return enroll(comm, buffer, bytes, reinterpret_cast<void **>(window));
-}
-EID_NCCL_ALIAS(ncclCommWindowRegister);
-EID_NCCL ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) { return strike(comm, window); }
-EID_NCCL_ALIAS(ncclCommWindowDeregister);
-#if NCCL_VERSION_CODE < 23000 // declared since 2.30
-EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out);
-#endif
-EID_NCCL ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **out) {
-  if (!valid(comm) || window == nullptr || out == nullptr)
-    return ncclInvalidArgument;
-  std::lock_guard hold(comm->mutex);
-  const auto found = comm->buffers.find(window);
-  if (found == comm->buffers.end())
-    return fail(ncclInvalidArgument, "this is no window of the communicator");
-  *out = found->second;
-  return ncclSuccess;
-}
-EID_NCCL_ALIAS(ncclWinGetUserPtr);
-#endif
-
-EID_NCCL ncclMemAlloc(void **out, size_t bytes) {
-  if (out == nullptr || bytes == 0)
-    return ncclInvalidArgument;
-  if (context() != kSuccess)
-    return ncclUnhandledCudaError;
-  const size_t granules = (bytes + kVmmGranularity - 1) / kVmmGranularity; // it maps whole physical granules
-  return result_of(mem_alloc(current_device(), granules * kVmmGranularity, out));
-}
-EID_NCCL_ALIAS(ncclMemAlloc);
-EID_NCCL ncclMemFree(void *pointer) { return pointer == nullptr ? ncclSuccess : result_of(mem_free(pointer)); }
-EID_NCCL_ALIAS(ncclMemFree);
 
 // ---- memory of a communicator (2.30) -----------------------------------------------------------------------------
 

@@ -113,6 +113,12 @@ struct Call {
   Collective launch;                 // on the caller's stream; its signature is made when it is issued
 };
 
+// Registered memory or a window. Its address is the handle. Registration changes no time here, so NCCL's figures for
+// memory that is not registered hold for both.
+struct Registration {
+  void *buffer;
+};
+
 // A communicator whose members are still to be told.
 struct Joining {
   ncclComm *comm;

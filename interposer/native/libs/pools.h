@@ -47,7 +47,7 @@ inline PoolHandle *current_pool(int device) {
 inline PoolHandle *pool_of(const void *handle) {
   Pools &all = pools();
   auto *pool = static_cast<PoolHandle *>(const_cast<void *>(handle));
-  for (int d = 0; d < config().devices; ++d)
+  for (int d = 0; d < device_count(); ++d)
     if (pool == &all.defaults[d])
       return pool;
   std::lock_guard hold(all.mutex);

@@ -18,10 +18,10 @@ inline constexpr int kCudaVersion = EIDOLON_CUDA == 12 ? 12080 : 13000; // of th
 inline constexpr int kDriverCudaVersion = 13000;                        // the newest that the driver (580) runs
 inline constexpr int kWarp = 32, kMaxBlockThreads = 1024;
 
-inline bool valid_device(int device) { return config().active && device >= 0 && device < config().devices; }
+inline bool valid_device(int device) { return config().active && device >= 0 && device < device_count(); }
 
 // Comes before anything that needs a device but no context.
-inline Status present() { return config().active && config().devices > 0 ? kSuccess : kNoDevice; }
+inline Status present() { return config().active && device_count() > 0 ? kSuccess : kNoDevice; }
 
 // Comes before anything that needs a context. It makes this process a rank with a context on the thread's device.
 inline Status context() {

@@ -41,6 +41,7 @@ class Communicator:
     handle: int
     members: dict[int, Member] = field(default_factory=dict)
     places: dict[tuple[int, Port], int] = field(default_factory=dict)
+    records: dict[int, tuple[int, int]] = field(default_factory=dict)  #: rank and seq of each member's joining
     destroyed: int = 0
     wanted: tuner.Options = field(default_factory=tuner.Options)  #: what the environment of its rank 0 says
     team: Team | None = None  #: its members as the fabric sees them, once it is complete
@@ -61,6 +62,13 @@ class Communicator:
     def ranks(self) -> tuple[int, ...]:
         """Ranks of the run that the members are, in their order."""
         return tuple(self.members[rank].rank for rank in range(self.size))
+
+    def sharing(self) -> dict[int, int]:
+        """Members that are on the device of another, with the first such other."""
+        on: dict[Port, list[int]] = {}
+        for at, port in enumerate(self.ports()):
+            on.setdefault(port, []).append(at)
+        return {at: all_[at == all_[0]] for all_ in on.values() if len(all_) > 1 for at in all_}
 
     @property
     def title(self) -> str:
@@ -122,16 +130,17 @@ class Communicators:
         self._descriptions = descriptions
         self._communicators: dict[int, Communicator] = {}  # by id
         self._splits: dict[tuple[int, int], Split] = {}  # by the id of the divided communicator, and position
-        self._places: dict[tuple[int, int], int] = {}  # answers to splits, by rank and sequence number
+        self._answers: dict[tuple[int, int], int] = {}  # to splits and to what cannot be made: by rank and seq
         self._placed: set[tuple[int, Port]] = set()  # devices whose links the engine knows
 
     def get(self, identity: int) -> Communicator | None:
         """The communicator with this id."""
         return self._communicators.get(identity)
 
-    def join(self, rank: int, port: Port, signature: Signature) -> int:
+    def join(self, rank: int, seq: int, port: Port, signature: Signature) -> int:
         """One member joins with its ``kCommInit``. Returns the handle of the collective that completes once all have
-        joined."""
+        joined. If two members are on one device, there is no communicator then: NCCL refuses that, and the members are
+        told so (:meth:`answer`)."""
         identity, at, size = signature.values("id", "rank", "size")
         found = self._communicators.get(identity)
         if found is None:
@@ -147,9 +156,15 @@ class Communicators:
             raise CollectiveError(f"{found.title}: rank {rank} joins as {at}, which rank {other} is already")
         found.members[at] = Member(rank, port)
         found.places[rank, port] = at
+        found.records[at] = rank, seq
         if at == 0:
             found.wanted = tuner.unpacked(signature)
-        if found.complete:
+        if found.complete and (sharing := found.sharing()):
+            del self._communicators[identity]
+            for member, record in found.records.items():
+                self._answers[record] = -2 - sharing[member] if member in sharing else -1
+            self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
+        elif found.complete:
             found.team = self._network.team(found.ports(), found.wanted)
             self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
             self._place(found)
@@ -179,13 +194,15 @@ class Communicators:
         found.callers[at] = rank, seq
         if len(found.chosen) == size:
             del self._splits[parent, position]
-            self._places.update(found.places())
+            self._answers.update(found.places())
             self._engine.define(found.handle, tuple(found.callers[at][0] for at in range(size)), 0, ())
         return found.handle
 
-    def place(self, rank: int, seq: int) -> int | None:
-        """The answer to the split whose record was ``seq``, once; None if it was something else."""
-        return self._places.pop((rank, seq), None)
+    def answer(self, rank: int, seq: int) -> int | None:
+        """The answer to the record ``seq``, once; None where the engine's own holds. For a split it says the place in
+        the new communicator (:meth:`Split.places`). For a member of a communicator that cannot be made it is -2 - r if
+        member r is on the same device, else -1."""
+        return self._answers.pop((rank, seq), None)
 
     def leave(self, identity: int) -> None:
         """One member's ``kCommDestroy``."""

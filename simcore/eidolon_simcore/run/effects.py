@@ -128,7 +128,7 @@ class Effects:
             out["value"][row] = self._communicators.split(self._rank, seq, signature)
         else:
             port = Port(self._server, record.device)
-            out["value"][row] = self._communicators.join(self._rank, port, signature)
+            out["value"][row] = self._communicators.join(self._rank, seq, port, signature)
         lane = COMM_LANES + self._made
         self._made += 1
         self._engine.add_lane(self._rank, lane, NO_DEVICE)

@@ -151,9 +151,9 @@ class Session:
     # ---- answers --------------------------------------------------------------------------------------------------
 
     def answer(self, answer: Answer) -> None:
-        """The engine's answer to a record; to the splitting of a communicator the rank's place in the new one."""
-        place = self._collectives.communicators.place(self.rank, answer.seq)
-        self.delivery.answer(answer if place is None else replace(answer, value=place))
+        """The engine's answer to a record, or what its communicator says in place of that."""
+        value = self._collectives.communicators.answer(self.rank, answer.seq)
+        self.delivery.answer(answer if value is None else replace(answer, value=value))
 
     def stream_closed(self) -> None:
         """Counts messages anew: the agent behind the next stream does not know what this one brought."""

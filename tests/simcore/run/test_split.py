@@ -13,7 +13,7 @@ from eidolon_simcore.vocabulary import Kind
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(tmp_path, ranks_per_server=3)
+    return Run(tmp_path, gpus_per_server=3, ranks_per_server=3)
 
 
 def split(rank: FakeRank, at: int, color: int, key: int, position: int = 0) -> int:
@@ -23,7 +23,7 @@ def split(rank: FakeRank, at: int, color: int, key: int, position: int = 0) -> i
 
 
 def test_members_of_a_color_are_ordered_by_key(run: Run) -> None:
-    ranks = [FakeRank(session) for session in (1, 2, 3)]
+    ranks = [FakeRank(session, device=session - 1) for session in (1, 2, 3)]
     for at, rank in enumerate(ranks):
         run.join(at + 1, at, 3)
         rank.comm(7, at, 3)
@@ -34,3 +34,19 @@ def test_members_of_a_color_are_ordered_by_key(run: Run) -> None:
     run.batch(ranks[2])
     values = [run.replies()[session, seq][1] for session, seq in zip((1, 2, 3), seqs, strict=True)]
     assert values == [1 << 32 | 2, -1, 0 << 32 | 2]
+
+
+def test_members_on_one_device_are_told_of_each_other(run: Run) -> None:
+    ranks = [FakeRank(session, device=device) for session, device in ((1, 0), (2, 1), (3, 0))]
+    seqs = []
+    for at, rank in enumerate(ranks):
+        run.join(at + 1, at, 3)
+        seqs.append(rank.comm(7, at, 3))
+        run.batch(rank)
+    values = [run.replies()[session, seq][1] for session, seq in zip((1, 2, 3), seqs, strict=True)]
+    assert values == [-2 - 2, -1, -2 - 0]
+    for device, rank in enumerate(ranks):  # the run goes on
+        rank.device = device
+        seqs[device] = rank.comm(8, device, 3)
+        run.batch(rank)
+    assert [run.replies()[session, seq][1] for session, seq in zip((1, 2, 3), seqs, strict=True)] == [0, 0, 0]

@@ -17,13 +17,11 @@ struct Gpu { // every device of a server is of one model
   int power_limit_mw;
 };
 struct Config {
-  bool active;              // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
-  bool null_core;           // "mode=null": no ring, no waits, real clock; the overhead baseline
-  bool measured_host;       // "host_cost=measured": records carry thread CPU time
-  int devices;              // number that this process sees: all, or what CUDA_VISIBLE_DEVICES leaves
-  int server_devices;       // number in the server; NVML sees them all
-  int visible[kMaxDevices]; // the ordinal within the server of each device that this process sees
-  int server;               // index of this emulated server
+  bool active;        // EIDOLON_DIR is set and readable: otherwise every library is inert (no devices)
+  bool null_core;     // "mode=null": no ring, no waits, real clock; the overhead baseline
+  bool measured_host; // "host_cost=measured": records carry thread CPU time
+  int server_devices; // number in the server; NVML sees them all
+  int server;         // index of this emulated server
   Gpu gpu;
   size_t payload_limit;     // NCCL payloads up to this many bytes are moved (65,536)
   size_t known_limit;       // host-to-device copies up to this many bytes keep their bytes (1 MiB)
@@ -32,8 +30,17 @@ struct Config {
 };
 EID_API const Config &config();
 
+// The devices that this process sees: all, or what CUDA_VISIBLE_DEVICES leaves. The variable is read when CUDA is first
+// asked about devices, as the driver reads it in cuInit: a program may set it after its libraries are loaded.
+struct VisibleDevices {
+  int count;
+  int ordinals[kMaxDevices]; // within the server
+};
+EID_API const VisibleDevices &visible_devices();
+inline int device_count() { return visible_devices().count; }
+
 // Ordinal within the server of a device of this process.
-inline int server_device(int device) { return config().visible[device]; }
+inline int server_device(int device) { return visible_devices().ordinals[device]; }
 // Unique id of a device of a server, as CUDA and NVML report it, and as text ("GPU-" and 8-4-4-4-12 hexadecimal
 // digits).
 inline void uuid_of(int server, int device, unsigned char out[16]) {
