@@ -15,8 +15,8 @@
 // through `value_computed`. An operator that reads what NCCL still has to bring is computed when that has come
 // (deferred.h). Nobody waits for it here: a host that waited could keep back a send that another rank needs first.
 //
-// Some things are not computed: random operators (the device's random numbers cannot be known), whatever is captured
-// into a graph, operators on tensors that are not plain, and results of more than `kMostElements` elements.
+// Some things are not computed: random operators (random.h draws for some of them), whatever is captured into a graph,
+// operators on tensors that are not plain, and results of more than `kMostElements` elements.
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -70,6 +70,14 @@ inline bool random(const c10::OperatorHandle &handle) {
          });
 }
 
+// Random operators that are put together from others, which draw and compute.
+inline bool has_parts_only(const std::string &name) {
+  for (const char *known : {"aten::multinomial", "aten::bernoulli"})
+    if (name == known)
+      return true;
+  return false;
+}
+
 inline bool reads_below_dispatcher(const std::string &name) { return name == "aten::nonzero" || name == "aten::equal"; }
 
 } // namespace detail
@@ -82,7 +90,8 @@ inline Computable computable(const Operator &op) {
   out.handle = c10::Dispatcher::singleton().findSchema({op.name, op.overload});
   if (!out.handle)
     return out;
-  out.launches = !op.overwrites && (!aten || out.handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA));
+  out.launches = !op.overwrites && !detail::has_parts_only(op.name) &&
+                 (!aten || out.handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA));
   const auto &schema = out.handle->schema();
   out.results = schema.returns().size();
   if (!aten || detail::never_computed(op.name) || detail::random(*out.handle) ||

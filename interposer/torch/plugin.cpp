@@ -9,6 +9,7 @@
 //   forgets      device bytes that it writes become unknown at its begin (writes.h), so that what it copies survives
 //   computes     an operator on small, known tensors is run again on the CPU at its end (compute.h), or when a payload
 //                that it reads has come (deferred.h)
+//   draws        small tensors of random numbers get those of torch's generator (random.h)
 //   states       numbers that programs steer by, and that nobody can compute, get a default (defaults.h)
 //
 // A tracker in the caching allocator makes each block unknown that is handed out, so that no block shows the bytes of
@@ -30,6 +31,7 @@
 #include "defaults.h"
 #include "deferred.h"
 #include "operators.h"
+#include "random.h"
 #include "writes.h"
 
 // The C++ library exports this function only since GCC 11, and torch's wheels load with that of GCC 8. See
@@ -68,6 +70,7 @@ struct Frame {
   int exceptions;        // in flight at its begin
   const Computable *how; // nullptr: not looked at
   Pending *pending;      // nullptr: will not be computed
+  Draw *draw;            // nullptr: it draws no random numbers, or too many
   uint64_t became_known; // of the thread, at its begin
   Statement otherwise;   // what its results are if they are not computed
   bool expects;          // told the shim what it will read
@@ -82,6 +85,7 @@ struct Thread {
     const Operator *op;
     const Computable *how;
     Default otherwise;
+    Draws draws;
   };
   struct Shape {
     uint64_t hash;
@@ -114,7 +118,7 @@ const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) 
   if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
     return entry;
   const Operator &op = describe(function);
-  return entry = {name, &op, &computable_of(op), default_of(op)};
+  return entry = {name, &op, &computable_of(op), default_of(op), draws_of(op)};
 }
 
 // Decides at its begin whether an operator will be computed.
@@ -133,6 +137,7 @@ void consider(Frame &frame, const Operator &op, Inputs inputs) {
 // Leaves an operator. Its results become known, or what its parts left known in them is forgotten.
 void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) {
   const std::unique_ptr<Pending> pending(std::exchange(frame.pending, nullptr));
+  const std::unique_ptr<Draw> draw(std::exchange(frame.draw, nullptr));
   if (frame.expects)
     value_expect(-1);
   const std::vector<c10::IValue> &outputs = function.outputs();
@@ -141,6 +146,13 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
     return;
   const Inputs results =
       Inputs(outputs.data(), outputs.size()).slice(outputs.size() - n, n); // a boxed call leaves the whole stack
+  if (draw && n != 0) {
+    const Computing computing;
+    if (end_draw(*draw, results[0])) {
+      ++thread.became_known;
+      return;
+    }
+  }
   const bool forget = frame.how->launches && (pending != nullptr || frame.became_known != thread.became_known);
   bool computed = false;
   if (pending && small(results)) {
@@ -185,6 +197,9 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
     if (name.otherwise != Default::kNone)
       frame->otherwise = prepare(name.otherwise, op, inputs);
     consider(*frame, op, inputs);
+    if (name.draws != Draws::kNone)
+      if (auto draw = begin_draw(name.draws, inputs))
+        frame->draw = new Draw(std::move(*draw));
   }
   thread.became_known += op.overwrites;
   const bool shapes = !op.is_view && gather(op, inputs, facts);
@@ -215,6 +230,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
               .exceptions = std::uncaught_exceptions(),
               .how = nullptr,
               .pending = nullptr,
+              .draw = nullptr,
               .became_known = thread.became_known,
               .otherwise = {},
               .expects = false};
