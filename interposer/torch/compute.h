@@ -329,7 +329,9 @@ inline bool deliver(const c10::IValue &computed, const c10::IValue &result, Orig
 
 // Runs at the begin of an operator, before its writes are forgotten. Decides whether it will be computed, and keeps
 // what that takes.
-inline std::optional<Pending> begin_compute(const Computable &how, const Operator &op, Inputs inputs) {
+// `take` may state an unknown number that the operator reads (defaults.h), where nothing else that it reads is unknown.
+inline std::optional<Pending> begin_compute(const Computable &how, const Operator &op, Inputs inputs,
+                                            bool (*take)(const c10::TensorImpl *) = nullptr) {
   if (!how.possible || inputs.size() != op.arguments.size())
     return std::nullopt;
   const auto &arguments = how.handle->schema().arguments();
@@ -349,10 +351,26 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
   if (capturing())
     return std::nullopt;
   auto overwritten = [&](size_t i) { return op.arguments[i].written && (op.overwrites || arguments[i].is_out()); };
-  Knowledge of_inputs = Knowledge::kKnown;
-  for (size_t i = 0; i < inputs.size() && of_inputs != Knowledge::kUnknown; ++i)
-    if (!overwritten(i))
-      of_inputs = std::min(of_inputs, detail::knowledge(inputs[i], /*wait=*/how.before));
+  auto knowledge_of_inputs = [&] {
+    Knowledge all = Knowledge::kKnown;
+    for (size_t i = 0; i < inputs.size() && all != Knowledge::kUnknown; ++i)
+      if (!overwritten(i))
+        all = std::min(all, detail::knowledge(inputs[i], /*wait=*/how.before));
+    return all;
+  };
+  Knowledge of_inputs = knowledge_of_inputs();
+  if (of_inputs == Knowledge::kUnknown && take != nullptr) {
+    std::vector<const c10::TensorImpl *> unknown;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (!overwritten(i))
+        each_tensor(inputs[i], [&](const c10::TensorImpl *tensor) {
+          if (detail::knowledge(tensor) == Knowledge::kUnknown)
+            unknown.push_back(tensor);
+        });
+    const auto single = [](const c10::TensorImpl *tensor) { return tensor->numel() == 1; };
+    if (std::all_of(unknown.begin(), unknown.end(), single) && std::all_of(unknown.begin(), unknown.end(), take))
+      of_inputs = knowledge_of_inputs();
+  }
   if (of_inputs == Knowledge::kUnknown || (of_inputs == Knowledge::kComing && how.before))
     return std::nullopt;
   const detail::BelowModes below;

@@ -7,12 +7,14 @@
 //
 //   loss       loss functions                        the configured loss; times the elements for reduction="sum"
 //   reduction  mean, sum of floating-point numbers   the mean is the configured loss, a sum has it for each element
+//              sum, mean, count_nonzero of booleans  as many as their share (booleans.h)
 //   norm       norms, maxima, minima, deviations     1
 //   finite     all, isfinite; any, isnan, isinf      yes; no
 //   routing    histc and bincount, sums of a         the tokens, spread over the experts as configured
 //              routing map: tokens of each expert
-//   number     one floating-point number, read by    the configured loss
-//              the host, that no operator above left
+//   number     one floating-point number that no     the configured loss
+//              operator above left, read by the host
+//              or by an operator on known numbers
 //
 // Settings of server.conf: values.loss=START or START:END:STEPS (geometric over the optimizer steps);
 // values.routing=balanced or zipf:EXPONENT:SEED (the same experts are in demand on every rank and layer).
@@ -23,6 +25,7 @@
 #include <numeric>
 #include <random>
 
+#include "booleans.h"
 #include "compute.h"
 
 namespace eidolon::torch_plugin {
@@ -36,6 +39,7 @@ struct Statement {
   bool floating = false;             // argument 0
   bool sum = false;                  // reduction="sum"
   int64_t elements = 0, targets = 0; // of arguments 0 and 1
+  std::optional<float> share{};      // argument 0 holds booleans, or was converted from them
   int64_t choices = 0;               // argument 0 is a routing map: experts chosen for each token
 };
 
@@ -179,7 +183,7 @@ inline Default default_of(const Operator &op) {
     return Default::kLoss;
   if (is({"mean"}))
     return Default::kMean;
-  if (is({"sum"}))
+  if (is({"sum", "count_nonzero"}))
     return Default::kSum;
   if (is({"linalg_vector_norm", "norm", "_foreach_norm", "linalg_norm", "linalg_matrix_norm", "frobenius_norm",
           "nuclear_norm", "amax", "amin", "max", "min", "_foreach_max", "std", "var", "dot", "vdot"}))
@@ -218,6 +222,8 @@ inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
   if (first != nullptr) {
     s.floating = detail::floating(first);
     s.elements = first->numel();
+    if ((how == Default::kSum || how == Default::kMean) && plain_cuda(first))
+      s.share = detail::share_of(first);
     const auto &seen = detail::last_routing;
     if (first->sizes().size() == 2 && first->sizes()[0] == seen.tokens && first->sizes()[1] == seen.experts)
       s.choices = seen.choices;
@@ -251,14 +257,18 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
     return {{real(loss_now() * static_cast<double>(whole ? std::max<int64_t>(s.targets, 1) : 1))}, Origin::kLoss};
   }
   case Default::kMean:
+    if (s.share)
+      return {{real(*s.share)}, Origin::kReduction};
     if (numbers)
       return {{real(loss_now())}, Origin::kReduction};
     break;
   case Default::kSum:
+    if (s.choices > 0 && !floating(result) && result->numel() == last_routing.experts)
+      return counts(last_routing.tokens * s.choices);
+    if (s.share)
+      return {{real(std::round(each * *s.share))}, Origin::kReduction};
     if (numbers)
       return {{real(loss_now() * each)}, Origin::kReduction};
-    if (s.choices > 0 && result->numel() == last_routing.experts)
-      return counts(last_routing.tokens * s.choices);
     break;
   case Default::kNorm:
     if (floating(result))
@@ -278,6 +288,16 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
 }
 
 } // namespace detail
+
+// States the loss for a single floating-point number of which nothing is known, so that arithmetic goes on from it as
+// it would (a loss that a compiled graph left, divided by the steps that gradients accumulate over). Returns false for
+// any other tensor.
+inline bool take_for_loss(const c10::TensorImpl *tensor) {
+  if (tensor->numel() != 1 || !detail::floating(tensor))
+    return false;
+  const auto loss = detail::Stated::of(tensor, {detail::real(detail::loss_now())}, Origin::kNumber);
+  return loss && loss->put();
+}
 
 // Runs at the end of an operator. Gives what stands for its first result if that is small. The results after it
 // (weights, indices) have no default.

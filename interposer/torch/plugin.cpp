@@ -26,6 +26,7 @@
 #include <sstream>
 #include <utility>
 
+#include "booleans.h"
 #include "compute.h"
 #include "core.h"
 #include "defaults.h"
@@ -45,8 +46,11 @@ namespace {
 
 void on_allocator_event(const c10::cuda::CUDACachingAllocator::TraceEntry &entry) {
   constexpr size_t kBlock = 512; // the allocator's smallest unit; `size_` is what was asked for
-  if (entry.action_ == c10::cuda::CUDACachingAllocator::TraceEntry::ALLOC)
-    value_unknown(reinterpret_cast<void *>(entry.addr_), (entry.size_ + kBlock - 1) / kBlock * kBlock);
+  if (entry.action_ != c10::cuda::CUDACachingAllocator::TraceEntry::ALLOC)
+    return;
+  void *block = reinterpret_cast<void *>(entry.addr_);
+  value_unknown(block, (entry.size_ + kBlock - 1) / kBlock * kBlock);
+  detail::shares.forget(block);
 }
 
 // The allocator takes trackers only after its own initialisation, which nothing announces. No bytes are known before
@@ -73,6 +77,7 @@ struct Frame {
   Draw *draw;            // nullptr: it draws no random numbers, or too many
   uint64_t became_known; // of the thread, at its begin
   Statement otherwise;   // what its results are if they are not computed
+  Share share;           // how many of its booleans are true, in that case
   bool expects;          // told the shim what it will read
 };
 
@@ -86,6 +91,7 @@ struct Thread {
     const Computable *how;
     Default otherwise;
     Draws draws;
+    Booleans booleans;
   };
   struct Shape {
     uint64_t hash;
@@ -118,15 +124,20 @@ const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) 
   if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
     return entry;
   const Operator &op = describe(function);
-  return entry = {name, &op, &computable_of(op), default_of(op), draws_of(op)};
+  return entry = {name, &op, &computable_of(op), default_of(op), draws_of(op), booleans_of(op)};
 }
 
 // Decides at its begin whether an operator will be computed.
-void consider(Frame &frame, const Operator &op, Inputs inputs) {
+void consider(const Thread &thread, Frame &frame, const Operator &op, Inputs inputs) {
   if (!frame.how->possible)
     return;
   const Computing computing;
-  if (auto pending = begin_compute(*frame.how, op, inputs)) {
+  // Operators with a default of their own, and their parts, leave what they read alone.
+  const Frame *const end = &frame + 1;
+  const bool takes_loss = !op.copies && std::none_of(+thread.frames, end, [](const Frame &outer) {
+    return outer.otherwise.how != Default::kNone;
+  });
+  if (auto pending = begin_compute(*frame.how, op, inputs, takes_loss ? take_for_loss : nullptr)) {
     if (pending->coming)
       begin_deferred(*pending);
     frame.expects = frame.how->before;
@@ -172,6 +183,8 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
     return;
   if (forget)
     forget_results(results);
+  if (n != 0)
+    end_share(frame.share, results[0]);
   if (state_results(frame.otherwise, results))
     ++thread.became_known;
 }
@@ -196,7 +209,9 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
     frame->how = name.how;
     if (name.otherwise != Default::kNone)
       frame->otherwise = prepare(name.otherwise, op, inputs);
-    consider(*frame, op, inputs);
+    if (name.booleans != Booleans::kNone)
+      frame->share = begin_share(name.booleans, inputs);
+    consider(thread, *frame, op, inputs);
     if (name.draws != Draws::kNone)
       if (auto draw = begin_draw(name.draws, inputs))
         frame->draw = new Draw(std::move(*draw));
@@ -233,6 +248,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
               .draw = nullptr,
               .became_known = thread.became_known,
               .otherwise = {},
+              .share = {},
               .expects = false};
   if (is_rank()) {
     try {

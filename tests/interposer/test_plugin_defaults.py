@@ -50,6 +50,19 @@ def run(workload: Workload, expression: str) -> Any:
         ("bool(torch.isfinite(unknown(1)))", True, Origin.FINITE),
         ("unknown(1).item()", 2.0, Origin.NUMBER),
         ("unknown(1).cpu().item()", 2.0, Origin.NUMBER),
+        # Arithmetic on single numbers goes on from the loss, as it does for one that a compiled graph left.
+        ("(unknown(1)[0] / 40).item()", pytest.approx(0.05), Origin.NUMBER),
+        ("(gpu(0.0) + unknown(1)).item()", 2.0, Origin.NUMBER),
+        ("torch.stack([unknown(1), unknown(1)]).mean().item()", 2.0, Origin.NUMBER),
+        ("sum(unknown(1) for _ in range(3)).item()", 6.0, Origin.NUMBER),
+        # A count lies between none and all.
+        ("(logits.argmax(1) == targets).sum().item()", 32, Origin.REDUCTION),
+        ("(logits.argmax(1) == targets).float().mean().item()", 0.5, Origin.REDUCTION),
+        ("(unknown(9000, dtype=torch.int64) != -100).sum().item()", 9000, Origin.REDUCTION),
+        ("torch.count_nonzero(unknown(9000) > 0).item()", 9000, Origin.REDUCTION),
+        ("(F.cross_entropy(logits, targets, reduction='sum') / (unknown(64) != 0).sum()).item()", 2.0, Origin.LOSS),
+        ("torch.isnan(big).sum().item()", 0, Origin.REDUCTION),
+        ("(~torch.isfinite(big)).sum().item()", 0, Origin.REDUCTION),
     ],
 )
 def test_a_stated_default(workload: Workload, expression: str, value: Any, origin: Origin) -> None:
@@ -68,6 +81,32 @@ def test_a_stated_default(workload: Workload, expression: str, value: Any, origi
 def test_sizes_counts_and_indices_have_none(workload: Workload, expression: str) -> None:
     answer, reads = run(workload, expression)
     assert (answer, reads) == (0, [Origin.NOTHING])
+
+
+@pytest.mark.parametrize(("k", "percent"), [(1, 9.375), (5, 50.0)])
+def test_the_accuracy_over_the_top_k_is_one(workload: Workload, k: int, percent: float) -> None:
+    # As pytorch/examples computes it: five candidates are compared with one target each, so at most one of them fits.
+    assert workload(
+        PRELUDE
+        + f"""
+candidates = logits.topk(5).indices.t()
+correct = candidates.eq(targets.view(1, -1).expand_as(candidates))
+result = given(lambda: correct[:{k}].reshape(-1).float().sum(0, keepdim=True).mul_(100.0 / 64).item())
+"""
+    ) == [percent, [Origin.REDUCTION]]
+
+
+def test_a_block_of_booleans_does_not_leak_their_share(workload: Workload) -> None:
+    assert workload(
+        PRELUDE
+        + """
+x = torch.isnan(big)
+at = x.data_ptr()
+del x
+y = torch.empty(10000, dtype=torch.bool, device="cuda")
+result = [y.data_ptr() == at, y.sum().item()]
+"""
+    ) == [True, 10000]
 
 
 def test_what_is_known_is_true_and_not_counted(workload: Workload) -> None:
