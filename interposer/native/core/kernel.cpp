@@ -23,6 +23,7 @@ namespace {
 struct Kernel {
   std::string name;
   bool elementwise = false;
+  bool spins = false; // torch.cuda._sleep: its parameter is a number of cycles
   bool analysed = false;
   std::vector<bool> output;  // per parameter: a pointer to non-const
   std::vector<int> operands; // per parameter: pointers in a by-value array<char*, N>, 0 if it is none
@@ -51,6 +52,7 @@ Kernel *kernel_named(Kernels *k, const char *name) { // caller holds the mutex
   auto *kernel = new Kernel;
   kernel->name = name;
   kernel->elementwise = strstr(name, "elementwise_kernel") != nullptr;
+  kernel->spins = strstr(name, "spin_kernel") != nullptr;
   k->by_name.emplace(kernel->name, kernel);
   return kernel;
 }
@@ -249,6 +251,8 @@ Status launch_kernel(const Launch &launch) {
     int32_t first;
     memcpy(&first, launch.arguments[0], sizeof first);
     n = first;
+  } else if (kernel->spins && launch.arguments != nullptr && launch.arguments[0] != nullptr) {
+    memcpy(&n, launch.arguments[0], sizeof n);
   }
   const uint32_t sig = launch_signature(kernel, launch, n);
   auto stale = [=] {

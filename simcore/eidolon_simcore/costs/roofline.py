@@ -115,6 +115,9 @@ class Roofline:
         fused = volumes.fused_attention(name, operator)
         if fused is not None:
             return self._attention(fused)
+        if "spin_kernel" in name and s.get("n", -1) >= 0:  # torch.cuda._sleep waits for so many cycles of the SM
+            ns = s.get("n") * 1e6 / self._gpu.clock_khz
+            return Analysis(Work("kernel spin", (math.log(max(1, s.get("n"))),), ns), "roofline", PLAIN)
         threads = max(1, s.get("bx", 1)) * max(1, s.get("by", 1)) * max(1, s.get("bz", 1))
         blocks = max(1, s.get("gx", 1)) * max(1, s.get("gy", 1)) * max(1, s.get("gz", 1))
         moved = traffic(Launch(name, blocks, threads, s.get("n", -1)))

@@ -145,6 +145,13 @@ def test_nothing_is_free_and_a_guess_is_called_one(signature: Signature, source:
     assert source in SOURCES
 
 
+def test_a_sleep_on_the_device_takes_its_cycles() -> None:
+    # The SMs of an H100 run at 1.98 GHz.
+    cost = MODEL.cost(kernel("_ZN2at4cuda12_GLOBAL__N_111spin_kernelEl", 1, 1, n=10**9), None)
+    assert cost.base_ns == pytest.approx(505e6, rel=0.01)
+    assert cost.source == "roofline"
+
+
 def test_an_operator_with_shapes_replaces_the_guess() -> None:
     reduce = kernel("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, X> >(Y)", 64, op=7)
     operator = Signature("op", "aten::sum", {"bytes": N * 4, "written": 4 * N, "in0_numel": N, "in0_itemsize": 4})
