@@ -8,8 +8,8 @@
 // Operators inside operators are computed too, so that an operator which reads its own intermediate results (bincount)
 // reads true ones. An operator that launches nothing itself (no CUDA kernel is registered for it) is computed only if
 // its parts did not leave its results known. Some operators read their answer by a launch of their own, below the
-// dispatcher (nonzero, for the size of its result, and equal). Such an operator is computed when it begins, and its
-// read is told the answer.
+// dispatcher (nonzero and unique, for the size of their results, and equal). Such an operator is computed when it
+// begins, and its read is told the answer.
 //
 // Device memory is read in place, but never written. What an operator mutates is copied before it runs. Results go
 // through `value_computed`. An operator that reads what NCCL still has to bring is computed when that has come
@@ -78,7 +78,22 @@ inline bool has_parts_only(const std::string &name) {
   return false;
 }
 
-inline bool reads_below_dispatcher(const std::string &name) { return name == "aten::nonzero" || name == "aten::equal"; }
+inline bool reads_below_dispatcher(const std::string &name) {
+  for (const char *known : {"aten::nonzero", "aten::equal", "aten::_unique2", "aten::unique_consecutive"})
+    if (name == known)
+      return true;
+  return false;
+}
+
+// The answer that such an operator reads; none for the distinct values of booleans, whose kernel counts otherwise.
+inline std::optional<int64_t> answer_of(const c10::IValue &result) {
+  if (result.isBool())
+    return result.toBool();
+  const at::Tensor &made = result.toTensor();
+  if (made.scalar_type() == c10::ScalarType::Bool)
+    return std::nullopt;
+  return made.size(0);
+}
 
 } // namespace detail
 
@@ -398,8 +413,10 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
       pending.copies.emplace_back(inputs[i], pending.arguments[i]);
   }
   if (how.before) {
-    const std::vector<c10::IValue> results = detail::run(how, detail::on_cpu(pending));
-    value_expect(results[0].isBool() ? results[0].toBool() : results[0].toTensor().size(0));
+    const auto answer = detail::answer_of(detail::run(how, detail::on_cpu(pending))[0]);
+    if (!answer)
+      return std::nullopt;
+    value_expect(*answer);
   }
   return pending;
 }
