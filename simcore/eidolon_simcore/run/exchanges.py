@@ -14,7 +14,7 @@ from eidolon_simcore.run import payloads
 from eidolon_simcore.run.communicators import Communicator
 from eidolon_simcore.signature import Signature
 
-MOST_BYTES = 256 << 20  #: that the members of one exchange send together; shims move a thousandth of it
+MOST_BYTES = 16 << 20  #: that one member of an exchange sends; shims move 1 MiB at most
 
 
 @dataclass(slots=True)
@@ -93,9 +93,8 @@ class Exchanges:
         if not receive:
             return
         length = match.signature.get("bytes") if match.pair else self._sent_bytes(match)
-        if not 0 <= length <= MOST_BYTES // match.size:
-            text = f"{match.first} moves {length} bytes for each of {match.size} members"
-            raise ValueError(f"{text}; allowed: 0 to {MOST_BYTES // match.size}")
+        if not 0 <= length <= MOST_BYTES:
+            raise ValueError(f"{match.first} moves {length} bytes in {op}; allowed: 0 to {MOST_BYTES}")
         scales = [match.calls[at].scale for at in range(match.size)]
         dtype, redop = match.signature.get("dtype"), match.signature.get("redop")
         results = payloads.exchange(op, sent, root, dtype, redop, length, scales)
