@@ -32,7 +32,7 @@ class _Row(NamedTuple):
 
 def render(summary: Summary, *, title: str) -> str:
     """The whole report."""
-    blocks = [_heading(summary, title), _step_table(summary["steps"]), _findings(summary)]
+    blocks = [_heading(summary, title), _step_table(summary["steps"]) or _no_steps(summary), _findings(summary)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -65,7 +65,7 @@ def _heading(summary: Summary, title: str) -> str:
 
 def _step_table(steps: Sequence[Step]) -> str:
     if not steps:
-        return "No step became final."
+        return ""
     rates = [(key, unit) for key, unit in _RATES if any(step.get(key) is not None for step in steps)]
     devices = sorted({device for step in steps for device in step["peak_bytes"]}, key=_device_order)
     header = ["simulated time", *(unit for _, unit in rates), *_memory_header(devices)]
@@ -95,6 +95,17 @@ def _step_table(steps: Sequence[Step]) -> str:
     if note and len(real) > 1:
         note += "; in the last row that of the whole run"
     return _table(["step", *header], rows) + (f"\n{note}." if note else "")
+
+
+def _no_steps(summary: Summary) -> str:
+    peaks = summary.get("peak_bytes") or {}
+    cells = _memory_cells(peaks, sorted(peaks, key=_device_order))
+    if not cells:
+        return "No step became final."
+    if len(peaks) > MAX_DEVICES:
+        return f"No step became final. Greatest peak of memory: {cells[0]}, on device {cells[1]}."
+    named = zip(sorted(peaks, key=_device_order), cells, strict=True)
+    return f"No step became final. Peak memory: {', '.join(f'{device} {cell}' for device, cell in named)}."
 
 
 def _memory_header(devices: Sequence[str]) -> list[str]:
@@ -175,6 +186,7 @@ def _out_of_memory(item: Mapping[str, Any]) -> str:
         f"Out of memory in step {item['step']} on server {item['server']} device {item['device']}: "
         f"{format_bytes(item['requested_bytes'])} requested with {format_bytes(item['allocated_bytes'])} of "
         f"{format_bytes(item['capacity_bytes'])} allocated"
+        + ("; the allocator freed what it had cached, and its next try succeeded" if item.get("cured") else "")
     )
 
 

@@ -82,6 +82,20 @@ def test_the_whole_report() -> None:
     )
 
 
+def test_a_run_without_steps_has_its_peak_memory() -> None:
+    found = report.render(summary([], peak_bytes={"0/0": 3 * GIB, "0/1": 2 * GIB}), title="demo")
+    assert "No step became final. Peak memory: 0/0 3.00 GiB, 0/1 2.00 GiB." in found
+    many = {f"{server}/0": server * GIB for server in range(40)}
+    found = report.render(summary([], peak_bytes=many), title="demo")
+    assert "No step became final. Greatest peak of memory: 39.0 GiB, on device 39/0." in found
+
+
+def test_a_refusal_that_the_next_try_cured_is_told_as_such() -> None:
+    oom = {"server": 0, "device": 0, "step": 1, "requested_bytes": GIB, "allocated_bytes": 7 * GIB}
+    found = report.render(summary([], oom=[oom | {"capacity_bytes": 7 * GIB, "cured": True}]), title="demo")
+    assert "7.00 GiB allocated; the allocator freed what it had cached, and its next try succeeded\n" in found
+
+
 def test_a_failed_run_says_why_and_where_memory_ended() -> None:
     oom = {
         "server": 0,
@@ -94,6 +108,7 @@ def test_a_failed_run_says_why_and_where_memory_ended() -> None:
     found = report.render(summary([], state="Failed", reason="rank 1 died", oom=[oom, oom]), title="demo")
     assert found.startswith("demo: Failed: rank 1 died\n")
     assert "No step became final." in found
+    assert "Peak memory" not in found
     line = "Out of memory in step 3 on server 0 device 1: 2.00 GiB requested with 7.00 GiB of 8.00 GiB allocated"
     assert found.count(line) == 1
 

@@ -111,6 +111,7 @@ class Report:
             ],
             "unmodelled": [{"name": name, "count": count} for name, count in sorted(books.unmodelled().items())],
             "unknown_reads": books.tally.reads.entries(),
+            "peak_bytes": {device(port): peak for port, peak in sorted(books.memory.peaks().items())},
             "oom": [
                 {
                     "server": refusal.port.server,
@@ -119,6 +120,7 @@ class Report:
                     "requested_bytes": refusal.requested_bytes,
                     "allocated_bytes": refusal.allocated_bytes,
                     "capacity_bytes": self._plan.devices[refusal.port.server].memory_bytes,
+                    "cured": refusal.cured,
                 }
                 for refusal in books.memory.refusals
             ],

@@ -174,7 +174,7 @@ class Effects:
 
     def _refused(self, batch: Batch, row: int, seq: int, record: Record) -> None:
         step = self._books.steps.present(self._rank)
-        self._books.memory.refused(Port(self._server, record.device), record.value, step)
+        self._books.memory.refused(self._rank, Port(self._server, record.device), record.value, step)
 
     # ---- what is not known ----------------------------------------------------------------------------------------
 

@@ -381,8 +381,10 @@ def test_out_of_memory_is_reported_with_its_step(core: Core) -> None:
             "requested_bytes": 2 << 30,
             "allocated_bytes": 7 << 30,
             "capacity_bytes": 80 << 30,
+            "cured": False,
         }
     ]
+    assert core.summary()["peak_bytes"] == {"0/0": 7 << 30}
 
 
 def status(core: Core, found: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
