@@ -34,7 +34,8 @@ def main() -> None:
     print("share: processor time of agent and core, divided by that of the ranks. Medians.\n" + _HEAD, flush=True)
     for name in arguments.workloads:
         for ranks in arguments.ranks:
-            runs: dict[str, list[Measured]] = {mode: [] for mode in arguments.modes}
+            without = {"null"} if WORKLOADS[name].broadcasts and ranks > 1 else set()
+            runs: dict[str, list[Measured]] = {mode: [] for mode in arguments.modes if mode not in without}
             for _ in range(arguments.rounds):
                 for mode in list(runs):
                     try:

@@ -74,7 +74,7 @@ def measure(workload: Workload, mode: str, ranks: int, steps: int) -> Measured:
         reports.mkdir()
         command = ["torchrun", "--nproc-per-node", str(ranks), str(MARKED), str(reports)]
         if mode == "floor":
-            command[0] = str(Path(sys.executable).with_name("torchrun"))
+            command[:1] = [str(Path(sys.executable).with_name("torchrun")), "--standalone"]  # on a port that is free
             command += ["floor", workload.imports]
         else:
             eidolon = [str(Path(sys.executable).with_name("eidolon")), "run", "--gpus-per-server", str(ranks)]

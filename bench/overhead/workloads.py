@@ -21,11 +21,14 @@ class Workload:
         command: what Python runs, a script or ``-m MODULE`` with arguments, for (ranks, steps without the warm-up).
         imports: the module whose import is most of its start.
         folder: where it is started.
+        broadcasts: whether it compares ranks by what a broadcast brings, as DistributedDataParallel does. Without a
+            core nothing comes, so with several ranks there is no null mode.
     """
 
     command: Callable[[int, int], list[str]]
     imports: str
     folder: Callable[[], Path] = Path.cwd
+    broadcasts: bool = False
 
 
 def _tiny(ranks: int, steps: int) -> list[str]:
@@ -49,7 +52,7 @@ def _titan(ranks: int, steps: int) -> list[str]:
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
     "tiny": Workload(_tiny, "torch"),
-    "gpt2": Workload(_train("--model gpt2 --batch 8 --seq 1024 --mode amp", "ddp"), "transformers"),
+    "gpt2": Workload(_train("--model gpt2 --batch 8 --seq 1024 --mode amp", "ddp"), "transformers", broadcasts=True),
     "llama1b": Workload(_train("--model llama1b --batch 2 --seq 2048", "fsdp"), "transformers"),
     "titan": Workload(_titan, "torchtitan.train", truth_files.titan),
 }
