@@ -14,7 +14,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 #if defined(__x86_64__) && defined(__GLIBC__)
 #define OLDEST "GLIBC_2.2.5"
@@ -55,24 +54,7 @@ OLD(double, log2, (double x), (x))
 OLD(double, pow, (double x, double y), (x, y))
 
 // ---- new after 2.28 ------------------------------------------------------------------------------------------------
-// 2.30. The C++ library waits on the steady clock with it. Waits are in loops, so a moved wall clock costs one round.
-HIDDEN int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock,
-                                  const struct timespec *deadline) {
-  enum { kSecond = 1000000000 };
-  struct timespec now, end;
-  if (clock == CLOCK_REALTIME)
-    return pthread_cond_timedwait(condition, mutex, deadline);
-  if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &end) != 0)
-    return EINVAL;
-  const int64_t left_ns = (deadline->tv_sec - now.tv_sec) * (int64_t)kSecond + deadline->tv_nsec - now.tv_nsec;
-  if (left_ns <= 0)
-    return ETIMEDOUT;
-  end.tv_sec += left_ns / kSecond;
-  end.tv_nsec += left_ns % kSecond;
-  end.tv_sec += end.tv_nsec / kSecond;
-  end.tv_nsec %= kSecond;
-  return pthread_cond_timedwait(condition, mutex, &end);
-}
+// 2.30's pthread_cond_clockwait, with which the C++ library waits on the steady clock, is in watcher.cpp.
 
 // 2.32. Not to know costs std::shared_ptr an atomic operation.
 HIDDEN char __libc_single_threaded = 0;

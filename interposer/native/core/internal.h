@@ -12,6 +12,7 @@
 //   copy      copies and sets
 //   collective  collectives and the turns of a communicator
 //   progress  what is known to have ended
+//   watcher   background threads that poll events, and how they are woken
 //   graph     capture, graphs and their replay
 //   kernel    kernel names and launches
 //   interpreter  Python and operators between calls, what they cost the host
@@ -96,6 +97,22 @@ void value_send(uint64_t seq, const void *from, size_t bytes);    // publishes b
 void value_arrived(uint64_t seq, const void *data, size_t bytes); // from the inbox
 bool value_pending(const void *pointer, size_t bytes);            // some bytes still depend on a payload
 
+// ---- watchers -----------------------------------------------------------------------------------------------------
+
+struct Watcher;                       // a background thread that polls events; kept for ever
+Watcher *this_watcher();              // the calling thread, which is one from now on
+void watcher_polls(Watcher *watcher); // it has left its wait: it reads real clocks again
+void watcher_saw(Watcher *watcher);   // it saw an end, and acts on it until it waits again
+// Whether it still acts. A watcher that was never seen to wait does not once it sleeps, nor one of which `silence` is
+// all that was heard: it sleeps where it cannot be seen.
+bool watcher_acts(Watcher *watcher, bool silence);
+bool watcher_gone(const Watcher *watcher);
+void watcher_wake(Watcher *watcher);   // it is to look at once; now and then a call is lost
+void watcher_let_go(Watcher *watcher); // nobody waits for it any longer
+// Sleeps until a watcher has begun to wait since `watchers_bell` was read; false if the time ran out.
+uint32_t watchers_bell();
+bool watchers_wait(uint32_t heard, int64_t limit_us);
+
 // ---- streams ------------------------------------------------------------------------------------------------------
 
 struct Node;
@@ -128,7 +145,7 @@ struct Stream {
   bool has_recordings = false;
   bool after_collective = false;    // its next recording is the end of a collective
   bool watched = true;              // false once it is known that no background thread looks at its collectives' ends
-  int watcher = 0;                  // id of the thread that looks, once it has looked
+  Watcher *watcher = nullptr;       // the thread that looks, once it has looked
   std::deque<uint64_t> unseen = {}; // ends of collectives that this thread has not seen, oldest first
 };
 

@@ -12,18 +12,17 @@
 // ms, has seen the end; the next call of the process group then frees them. How much memory a step takes must not
 // follow from how fast this machine is, so
 // * a background thread sees what foreground threads know, and no more;
-// * before a rank issues a collective, background threads have seen the ends of collectives that it knows of: it waits
-//   for them in real time, unless a stream waits for the end itself, as Work.wait() does, which frees the tensors at
-//   once. A real rank is in that state when its steps are long against a round, as first steps are.
+// * before a rank issues a collective, background threads have seen the ends of collectives that it knows of, and have
+//   acted on them: it wakes them (watcher.cpp) and waits for them in real time, unless a stream waits for the end
+//   itself, as Work.wait() does, which frees the tensors at once. A real rank is in that state when its steps are long
+//   against a round, as first steps are.
 // Where foreground threads rest (idle, or no launch for a second), background threads may be what they wait for, as in
 // destroy_process_group, and the core is asked: about a stream at most every 20 ms, searching by halving for its newest
 // recording that has ended. How long that takes is up to the core; for four times as long it is not asked again, or a
 // watchdog with a hundred collectives to look at would hold its lock most of the time. A program that ends may wait for
 // ends that lie beyond its clock, with nobody left for whom time goes on: a rank that has been idle for five seconds in
 // which background threads asked is told that they have come. That moves no clock.
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -40,6 +39,7 @@ constexpr int64_t kStuckNs = 5'000'000'000; // the same, idle: they do
 constexpr uint64_t kQueue = 2048, kReview = 4096; // launches: ended for sure; looked at so often
 constexpr int64_t kShownNs = 3'000'000'000;       // a watcher that has not looked by then is gone
 constexpr int64_t kUnknownShownNs = 500'000'000;  // the same if nobody was ever seen to look
+constexpr int64_t kSilentUs = 500;                // for so long a watcher is waited for before it is woken once more
 
 struct Progress {
   std::mutex mutex;
@@ -59,7 +59,7 @@ int64_t now_ns() {
   return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
 }
 
-// The functions up to the end of the namespace want the mutex held, but for `settle`.
+// The functions up to the end of the namespace want the mutex held.
 
 void note(Stream *stream, uint64_t key) {
   stream->ended_key = std::max(stream->ended_key, key);
@@ -96,10 +96,28 @@ bool stuck(int64_t now) { return ring_header()->idle.load() != 0 && now - progre
 
 bool hides(const Stream *stream) { return !stream->unseen.empty() && stream->unseen.front() <= stream->ended_key; }
 
-// Waits until a thread sleeps: a watcher that has seen an end is still to act on it.
-void settle(int tid, int64_t until_ns) {
-  for (char state = thread_state(tid); state != 0 && state != 'S' && now_ns() < until_ns; state = thread_state(tid))
-    usleep(200);
+// Waits until the stream's watcher, which was woken, has seen the ends that foreground threads know and acted on them.
+void await_watcher(Stream *stream, std::unique_lock<std::mutex> &hold) {
+  const InsideCall inside;
+  const int64_t until_ns = now_ns() + (stream->watcher != nullptr ? kShownNs : kUnknownShownNs);
+  for (bool rung = true; now_ns() < until_ns;) {
+    const uint32_t heard = watchers_bell(); // before we look: what it does afterwards ends the wait
+    Watcher *watcher = stream->watcher;
+    const bool hidden = hides(stream);
+    if (watcher == nullptr ? !hidden : hidden ? watcher_gone(watcher) : !watcher_acts(watcher, !rung))
+      break;
+    hold.unlock();
+    if (watcher != nullptr && hidden && !rung)
+      watcher_wake(watcher);
+    rung = watchers_wait(heard, kSilentUs);
+    hold.lock();
+  }
+  if (stream->watcher != nullptr)
+    watcher_let_go(stream->watcher);
+  if (hides(stream)) {
+    stream->watched = false;
+    stream->unseen.clear();
+  }
 }
 
 } // namespace
@@ -144,26 +162,12 @@ void progress_collective(Stream *stream) {
   Progress *p = progress();
   std::unique_lock hold(p->mutex);
   const auto &streams = p->streams[stream->device]; // grows while the mutex is not held
-  for (size_t i = 0; i < streams.size(); ++i) {
-    Stream *other = streams[i];
-    if (!hides(other))
-      continue;
-    InsideCall inside;
-    const int64_t until_ns = now_ns() + (other->watcher != 0 ? kShownNs : kUnknownShownNs);
-    while (hides(other) && now_ns() < until_ns) {
-      hold.unlock();
-      usleep(500);
-      hold.lock();
-    }
-    if (hides(other)) {
-      other->watched = false;
-      other->unseen.clear();
-    } else if (const int tid = other->watcher; tid != 0) {
-      hold.unlock();
-      settle(tid, until_ns);
-      hold.lock();
-    }
-  }
+  for (Stream *other : streams)                     // all at once
+    if (other->watcher != nullptr && hides(other))
+      watcher_wake(other->watcher);
+  for (size_t i = 0; i < streams.size(); ++i)
+    if (Stream *other = streams[i]; hides(other) || (other->watcher != nullptr && watcher_acts(other->watcher, false)))
+      await_watcher(other, hold);
   stream->after_collective = true;
 }
 
@@ -196,7 +200,8 @@ bool progress_probe(Stream *stream, uint64_t key, uint16_t call) {
   std::vector<uint64_t> open;
   const int64_t begin = now_ns();
   std::unique_lock hold(progress()->mutex);
-  stream->watcher = static_cast<int>(syscall(SYS_gettid));
+  Watcher *watcher = stream->watcher = this_watcher();
+  watcher_polls(watcher);
   stream->watched = true;
   if (key > stream->ended_key && resting(begin) && begin >= stream->probe_after_ns) {
     stream->probe_after_ns = begin + kProbeNs;
@@ -221,8 +226,8 @@ bool progress_probe(Stream *stream, uint64_t key, uint16_t call) {
   if (key > stream->ended_key && stuck(begin))
     note(stream, key);
   const bool seen = key <= stream->ended_key;
-  if (seen)
-    std::erase(stream->unseen, key);
+  if (seen && std::erase(stream->unseen, key) != 0)
+    watcher_saw(watcher);
   return seen;
 }
 

@@ -5,26 +5,24 @@
 // the agent made room. The agent polls; only a thread that is about to block rings the server's bell, and pays for a
 // system call only if the agent sleeps.
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <unordered_map>
 
+#include "futex.h"
 #include "internal.h"
 
 namespace eidolon {
 namespace {
 
-constexpr int kSliceMs = 20; // how often a waiting thread looks around
+constexpr int64_t kSliceUs = 20'000; // how often a waiting thread looks around
 
 struct RingState {
   std::mutex mutex; // the rank-wide order
@@ -59,15 +57,6 @@ struct Signatures {
 Signatures &interned() {
   static Signatures &all = *new Signatures;
   return all;
-}
-
-long futex(void *word, int operation, uint32_t value, const timespec *timeout) {
-  return syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
-}
-void futex_wake(std::atomic<uint32_t> *word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
-void futex_wait(std::atomic<uint32_t> *word, uint32_t seen, int timeout_ms) {
-  timespec limit{timeout_ms / 1000, (timeout_ms % 1000) * 1'000'000L};
-  futex(word, FUTEX_WAIT, seen, &limit);
 }
 
 int64_t nanoseconds(clockid_t clock) {
@@ -112,7 +101,7 @@ void wait_for_room(RingState *r, const std::atomic<uint64_t> &head, const std::a
     ring_bell(r->page);
     if (head.load(std::memory_order_relaxed) + need - tail.load(std::memory_order_acquire) <= capacity)
       break;
-    futex_wait(&h->space_bell, seen, kSliceMs);
+    futex_wait(&h->space_bell, seen, kSliceUs);
     check_alive(r);
   }
   h->space_wanted.store(0);
@@ -340,7 +329,7 @@ Reply ring_wait(int slot, uint64_t seq) {
     uint32_t seen = mine.reply_seq.load(std::memory_order_acquire);
     if (seen == static_cast<uint32_t>(seq + 1))
       break;
-    futex_wait(&mine.reply_seq, seen, kSliceMs);
+    futex_wait(&mine.reply_seq, seen, kSliceUs);
     ring_drain_inbox(); // the agent must never wait for us to read it
     if (!ring_answered(slot, seq))
       check_alive(r);
@@ -386,7 +375,7 @@ bool ring_wait_inbox(int timeout_ms) {
   RingState *r = state();
   uint32_t seen = r->header->inbox_bell.load();
   if (r->header->inbox_head.load() == r->header->inbox_tail.load())
-    futex_wait(&r->header->inbox_bell, seen, timeout_ms);
+    futex_wait(&r->header->inbox_bell, seen, timeout_ms * 1000);
   check_alive(r);
   bool any = r->header->inbox_head.load() != r->header->inbox_tail.load();
   ring_drain_inbox();
