@@ -1,6 +1,8 @@
 // Host callbacks (cudaLaunchHostFunc): functions that one thread runs when the work before them has ended.
+//
+// Callbacks of one stream fall due in order, those of several in any. The thread sleeps until the agent answers the
+// oldest of all, and looks at the others every millisecond.
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -10,6 +12,8 @@
 
 namespace eidolon {
 namespace {
+
+constexpr int64_t kLookUs = 1000;
 
 struct Callback {
   void (*function)(void *);
@@ -40,8 +44,9 @@ void *callback_thread(void *) {
     auto due = std::find_if(c->pending.begin(), c->pending.end(),
                             [](const Callback &one) { return ring_answered(one.slot, one.seq); });
     if (due == c->pending.end()) {
+      const Callback oldest = c->pending.front();
       hold.unlock();
-      usleep(500);
+      ring_await_answer(oldest.slot, oldest.seq, kLookUs);
       hold.lock();
       continue;
     }

@@ -53,9 +53,10 @@ ServerPage *server_page();    // nullptr: null core or no agent
 uint64_t ring_emit(const Event &event, uint8_t flags, int slot);
 Reply ring_wait(int slot, uint64_t seq); // the answer to a blocking record
 bool ring_answered(int slot, uint64_t seq);
-void ring_payload(uint64_t seq, const void *data, size_t bytes); // publishes payload bytes
-void ring_drain_inbox();                                         // applies arrived payloads
-bool ring_wait_inbox(int timeout_ms);                            // sleeps until a payload arrives
+void ring_await_answer(int slot, uint64_t seq, int64_t limit_us); // sleeps until it is there, at most for so long
+void ring_payload(uint64_t seq, const void *data, size_t bytes);  // publishes payload bytes
+void ring_drain_inbox();                                          // applies arrived payloads
+bool ring_wait_inbox(int timeout_ms);                             // sleeps until a payload arrives
 uint64_t ring_next_seq(); // sequence number of the next record (a hint; exact only under the ring's lock)
 int callback_slot_take(); // a reply slot for a host callback; waits if all are taken
 void callback_slot_give(int slot);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <unordered_map>
@@ -322,6 +323,12 @@ bool ring_answered(int slot, uint64_t seq) {
   return state()->slots[slot].reply_seq.load(std::memory_order_acquire) == static_cast<uint32_t>(seq + 1);
 }
 
+void ring_await_answer(int slot, uint64_t seq, int64_t limit_us) {
+  std::atomic<uint32_t> &word = state()->slots[slot].reply_seq;
+  if (const uint32_t seen = word.load(std::memory_order_acquire); seen != static_cast<uint32_t>(seq + 1))
+    futex_wait(&word, seen, limit_us);
+}
+
 Reply ring_wait(int slot, uint64_t seq) {
   RingState *r = state();
   ReplySlot &mine = r->slots[slot];
@@ -418,28 +425,37 @@ uint16_t call_id(const char *name) { return static_cast<uint16_t>(signature(name
 // ---- reply slots of host callbacks --------------------------------------------------------------------------------
 
 namespace {
-std::mutex callback_mutex;
-bool callback_taken[kReplySlots - kMaxThreads];
+struct CallbackSlots {
+  std::mutex mutex;
+  std::condition_variable given;
+  bool taken[kReplySlots - kMaxThreads] = {};
+};
+CallbackSlots *callback_slots() {
+  static CallbackSlots *all = new CallbackSlots;
+  return all;
+}
 } // namespace
 
 int callback_slot_take() {
+  CallbackSlots *s = callback_slots();
+  std::unique_lock hold(s->mutex);
   for (;;) {
-    {
-      std::lock_guard hold(callback_mutex);
-      for (int i = 0; i < static_cast<int>(kReplySlots) - kMaxThreads; ++i)
-        if (!callback_taken[i]) {
-          callback_taken[i] = true;
-          return kMaxThreads + i;
-        }
+    if (bool *free = std::find(std::begin(s->taken), std::end(s->taken), false); free != std::end(s->taken)) {
+      *free = true;
+      return kMaxThreads + static_cast<int>(free - s->taken);
     }
-    usleep(1000); // all are pending: the callback thread frees one as soon as it is due
+    s->given.wait_for(hold, std::chrono::microseconds(kSliceUs)); // the callback thread gives one back once it has run
     check_alive(state());
   }
 }
 
 void callback_slot_give(int slot) {
-  std::lock_guard hold(callback_mutex);
-  callback_taken[slot - kMaxThreads] = false;
+  CallbackSlots *s = callback_slots();
+  {
+    std::lock_guard hold(s->mutex);
+    s->taken[slot - kMaxThreads] = false;
+  }
+  s->given.notify_one();
 }
 
 } // namespace eidolon
