@@ -15,6 +15,7 @@
 #include <cstring>
 #include <utility>
 
+#include "futex.h"
 #include "internal.h"
 
 namespace eidolon {
@@ -114,7 +115,7 @@ bool others_work() {
 std::atomic<int> inside{0};
 std::atomic<int> inside_behind{0};       // the same of other threads than those in the foreground
 std::atomic<uint64_t> foreground_seq{0}; // of their last record: others go on asking while these sleep
-std::atomic<bool> idle{false};
+std::atomic<uint32_t> idle{0}; // futex word: 1 while it is idle, which its next record in the foreground ends
 
 double processor_s() {
   timespec used{};
@@ -125,10 +126,15 @@ double processor_s() {
 void *idle_monitor(void *) {
   constexpr int kSampleMs = 5, kSamples = 4, kSamplesAtWork = 600;
   constexpr double kWorkS = 0.5;
+  constexpr int64_t kRestUs = 60'000'000; // any long time: it is woken
   uint64_t last = 0, last_foreground = 0;
   double used_s = 0; // when it became quiet
   int quiet = 0, calm = 0;
   while (rank.load() && !child_of_rank.load()) {
+    while (idle.load() != 0) {
+      futex_wait(&idle, 1, kRestUs);
+      quiet = calm = 0;
+    }
     usleep(kSampleMs * 1000);
     const uint64_t now = ring_next_seq(), now_foreground = foreground_seq.load(std::memory_order_relaxed);
     const RingHeader *h = ring_header();
@@ -150,7 +156,7 @@ void *idle_monitor(void *) {
     if (calm == kSamples && others_work())
       calm = 0;
     const bool long_enough = quiet >= kSamplesAtWork || (quiet > kSamples && processor_s() - used_s >= kWorkS);
-    if ((calm == kSamples || long_enough) && !idle.exchange(true)) {
+    if ((calm == kSamples || long_enough) && idle.exchange(1) == 0) {
       ring_header()->idle.store(1);
       last = ring_emit({.kind = Kind::kIdle}, 0, 0) + 1;
     }
@@ -159,7 +165,8 @@ void *idle_monitor(void *) {
 }
 
 void resume_if_idle(uint8_t flags) {
-  if ((flags & kForeground) != 0 && idle.load(std::memory_order_relaxed) && idle.exchange(false)) {
+  if ((flags & kForeground) != 0 && idle.load(std::memory_order_relaxed) != 0 && idle.exchange(0) != 0) {
+    futex_wake(&idle);
     ring_header()->idle.store(0);
     ring_emit({.kind = Kind::kResume}, 0, 0);
   }
