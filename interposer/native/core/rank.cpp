@@ -115,7 +115,7 @@ bool others_work() {
 std::atomic<int> inside{0};
 std::atomic<int> inside_behind{0};       // the same of other threads than those in the foreground
 std::atomic<uint64_t> foreground_seq{0}; // of their last record: others go on asking while these sleep
-std::atomic<uint32_t> idle{0}; // futex word: 1 while it is idle, which its next record in the foreground ends
+std::atomic<uint32_t> idle{0};           // futex word: 1 while it is idle, which its next record in the foreground ends
 
 double processor_s() {
   timespec used{};

@@ -36,12 +36,12 @@ namespace eidolon {
 
 struct Watcher {
   const int tid;
-  std::mutex mutex;                           // nobody broadcasts on a variable that the watcher has left
-  pthread_cond_t *condition = nullptr;        // on which it waits now
-  std::atomic<bool> wanted{false};            // it is to look at once
-  std::atomic<bool> acts{false};              // it has seen an end and has yet to act on it
-  std::atomic<bool> waits_here{false};        // its sleep is such a wait, as far as is known
-  std::atomic<bool> gone{false};              // its thread has ended
+  std::mutex mutex;                                 // nobody broadcasts on a variable that the watcher has left
+  std::atomic<pthread_cond_t *> condition{nullptr}; // on which it waits now
+  std::atomic<bool> wanted{false};                  // it is to look at once
+  std::atomic<bool> acts{false};                    // it has seen an end and has yet to act on it
+  std::atomic<bool> waits_here{false};              // its sleep is such a wait, as far as is known
+  std::atomic<bool> gone{false};                    // its thread has ended
   int64_t ahead_ns[CLOCK_MONOTONIC + 1] = {}; // by clock: what its next read shows beyond the time; for itself alone
 };
 
@@ -62,18 +62,25 @@ void ring_watchers_bell() {
     futex_wake(&bell);
 }
 
-// The C library's function behind ours.
-template <class Function> Function next(const char *name) { return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name)); }
+// The C library's function behind ours, looked up once. An atomic, for a sanitizer sees no guard of a static inside a
+// timed wait, which it interposes too.
+template <class Function> Function next(std::atomic<Function> &kept, const char *name) {
+  Function found = kept.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    found = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+    kept.store(found, std::memory_order_release);
+  }
+  return found;
+}
 
 int real_clock(clockid_t clock, timespec *time) {
-  static const auto real = next<int (*)(clockid_t, timespec *)>("clock_gettime");
-  return real(clock, time);
+  static constinit std::atomic<int (*)(clockid_t, timespec *)> kept{nullptr};
+  return next(kept, "clock_gettime")(clock, time);
 }
 
 int real_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const timespec *deadline) {
-  static const auto real =
-      next<int (*)(pthread_cond_t *, pthread_mutex_t *, const timespec *)>("pthread_cond_timedwait");
-  return real(condition, mutex, deadline);
+  static constinit std::atomic<int (*)(pthread_cond_t *, pthread_mutex_t *, const timespec *)> kept{nullptr};
+  return next(kept, "pthread_cond_timedwait")(condition, mutex, deadline);
 }
 
 int64_t nanoseconds(const timespec &time) { return time.tv_sec * kSecondNs + time.tv_nsec; }
@@ -88,9 +95,8 @@ int64_t now_ns(clockid_t clock) {
 // glibc has it from 2.30 on. Before, the deadline is turned into one of the system's clock. Who calls this waits in a
 // loop, so a system clock that is set meanwhile costs one round.
 int real_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock, const timespec *deadline) {
-  static const auto real =
-      next<int (*)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const timespec *)>("pthread_cond_clockwait");
-  if (real != nullptr)
+  static constinit std::atomic<int (*)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const timespec *)> kept{nullptr};
+  if (const auto real = next(kept, "pthread_cond_clockwait"); real != nullptr)
     return real(condition, mutex, clock, deadline);
   if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC)
     return EINVAL;
@@ -184,8 +190,8 @@ bool watcher_acts(Watcher *watcher, bool silence) {
 void watcher_wake(Watcher *watcher) {
   std::lock_guard hold(watcher->mutex);
   watcher->wanted = true;
-  if (watcher->condition != nullptr)
-    pthread_cond_broadcast(watcher->condition);
+  if (pthread_cond_t *condition = watcher->condition.load(); condition != nullptr)
+    pthread_cond_broadcast(condition);
 }
 
 uint32_t watchers_bell() { return bell.load(); }

@@ -19,6 +19,11 @@ namespace {
 constexpr std::chrono::hours kPeriod{1}; // whoever has to wait for its end fails
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int kTurns = 20;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true; // a sanitizer's own waits and clock stand in front of ours, which nobody calls then
+#else
+constexpr bool kSanitized = false;
+#endif
 
 // How far the calling thread's clocks are from the kernel's.
 int64_t clocks_off_ns() {
@@ -206,7 +211,8 @@ int main() {
   agent.make_page();
   CHECK_EQUAL(ensure_context(0), kSuccess);
   for (const Wait wait : {by_steady_clock, by_two_clocks, by_system_clock, by_no_clock})
-    woken(wait);
+    if (!kSanitized)
+      woken(wait);
   agent.stop = true;
   agent.thread.join();
   int failed = test::result();
