@@ -25,7 +25,7 @@ class Echo(pb_grpc.SimulationServicer):
     def Connect(self, messages, context):
         for m in messages:
             seqs = [] if not m.HasField("batch") else [pb.Reply(seq=m.batch.first_seq + m.batch.count - 1)]
-            yield pb.CoreMessage(replies=pb.ReplyBatch(session=1, replies=seqs))
+            yield pb.CoreMessage(replies=[pb.ReplyBatch(session=1, replies=seqs)])
 server = grpc.server(ThreadPoolExecutor(4))
 pb_grpc.add_SimulationServicer_to_server(Echo(), server)
 port = server.add_insecure_port("127.0.0.1:0")

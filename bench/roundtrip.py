@@ -72,23 +72,25 @@ class Echo(pb_grpc.SimulationServicer):
                     if protocol == 1 or len(answers) < 2:
                         yield from answers
                     else:
-                        yield pb.CoreMessage(several=pb.Several(messages=answers))
+                        together = pb.CoreMessage()
+                        for answer in answers:
+                            together.MergeFrom(answer)
+                        yield together
 
 
 def _answers(batch: pb.EventBatch, taken: Counter[int], delivered: Counter[int]) -> Iterator[pb.CoreMessage]:
     session = batch.session
     for payload in batch.payloads:
         delivered[session] += 1
-        yield pb.CoreMessage(
-            payload=pb.Payload(session=session, seq=payload.seq, data=payload.data, number=delivered[session])
-        )
+        sent = pb.Payload(session=session, seq=payload.seq, data=payload.data, number=delivered[session])
+        yield pb.CoreMessage(payloads=[sent])
     records = np.frombuffer(batch.records, EVENT_RECORD)
     replies = [
         pb.Reply(seq=batch.first_seq + int(i), thread=int(records["thread"][i]), clock_ns=int(i))
         for i in np.flatnonzero(records["flags"] & RecordFlag.BLOCKING)
     ]
     if replies:
-        yield pb.CoreMessage(replies=pb.ReplyBatch(session=session, replies=replies))
+        yield pb.CoreMessage(replies=[pb.ReplyBatch(session=session, replies=replies)])
     if session:  # that of :func:`bare` is 0, which keeps nothing
         taken[session] += 1
         yield pb.CoreMessage(taken=pb.Taken(sessions=[session], messages=[taken[session]]))

@@ -3,7 +3,7 @@
 ``make generate`` (:mod:`generate`) calls it. Every output says in its first line where it comes from. What is made:
 
 * ``interposer/native/core/vocabulary.h`` for the shim: enums, one struct a kind of signature, the keys of server.conf;
-* ``simcore/native/src/vocabulary.h`` for the engine: its operations and flags;
+* ``simcore/native/src/vocabulary.h`` for the core's native part: kinds and flags of records, and of operations;
 * ``eidolon_interposer/vocabulary.py`` and ``eidolon_simcore/vocabulary.py``: the same as Python enums and ``Literal``;
 * ``docs/reference-vocabulary.md``.
 """
@@ -185,13 +185,20 @@ def shim_header(vocabulary: Table) -> str:
 
 def engine_header(vocabulary: Table) -> str:
     """``simcore/native/src/vocabulary.h``."""
-    operations = _cpp_enum(vocabulary, OPERATIONS).replace("\n};", "\n  kCount\n};")
+    records = RECORD_KINDS._replace(cpp_type="enum class Kind : std::uint8_t")
+    record_flags = RECORD_FLAGS._replace(cpp_type="enum class RecordFlag : std::uint8_t")
+    enumerations = (records, record_flags, OPERATIONS)
+    kinds, flags_of_records, operations = (_cpp_enum(vocabulary, enumeration) for enumeration in enumerations)
+    kinds, operations = (enum.replace("\n};", "\n  kCount\n};") for enum in (kinds, operations))
+    calls = vocabulary["numbers"]["call_ids"]
     flags = "".join(
         f"inline constexpr std::uint8_t k{_camel(name)} = {entry['number']}; // {_plain(entry['meaning'])}\n"
         for name, entry in vocabulary["engine_flags"].items()
     )
     return (
-        f"{_CPP_HEADER}#include <cstdint>\n\n// clang-format off\nnamespace eidolon {{\n\n{operations}\n"
+        f"{_CPP_HEADER}#include <cstdint>\n\n// clang-format off\nnamespace eidolon {{\n\n"
+        f"inline constexpr std::uint32_t kCallIds = {calls['value']}; // {_plain(calls['meaning'])}\n\n"
+        f"{kinds}\n{flags_of_records}\n{operations}\n"
         f"// {_plain(OPERATION_FLAGS.meaning)}\n{flags}\n"
         "} // namespace eidolon\n"
     )

@@ -241,29 +241,21 @@ class Agent:
         return f"{code.name}: {details}"
 
     def _receive(self, message: pb.CoreMessage) -> None:
-        match message.WhichOneof("message"):
-            case "several":
-                for each in message.several.messages:
-                    self._receive(each)
-            case "payload":
-                payload = message.payload
-                self._tell(payload.session, Rank.deliver, payload.seq, payload.data, payload.number)
-            case "replies":
-                self._tell(message.replies.session, Rank.answer, message.replies.replies)
-            case "clocks":
-                for session, clock_ns in zip(message.clocks.sessions, message.clocks.clock_ns, strict=True):
-                    self._tell(session, Rank.publish_clock, clock_ns)
-            case "taken":
-                for session, messages in zip(message.taken.sessions, message.taken.messages, strict=True):
-                    self._tell(session, Rank.taken, messages)
-            case "stop":
-                self._stop(message.stop)
-            case "go":
-                self._directory.open_gate()
-            case "welcome":
-                self._welcome(message.welcome)
-            case other:
-                raise AgentError(f"the core at {self._core} sent an unknown message ({other})")
+        """Takes what the core has brought, in the order that the protocol says."""
+        if message.HasField("welcome"):
+            self._welcome(message.welcome)
+        for payload in message.payloads:
+            self._tell(payload.session, Rank.deliver, payload.seq, payload.data, payload.number)
+        for batch in message.replies:
+            self._tell(batch.session, Rank.answer, batch.replies)
+        for session, clock_ns in zip(message.clocks.sessions, message.clocks.clock_ns, strict=True):
+            self._tell(session, Rank.publish_clock, clock_ns)
+        for session, messages in zip(message.taken.sessions, message.taken.messages, strict=True):
+            self._tell(session, Rank.taken, messages)
+        if message.HasField("go"):
+            self._directory.open_gate()
+        if message.HasField("stop"):
+            self._stop(message.stop)
 
     def _welcome(self, welcome: pb.Welcome) -> None:
         if welcome.protocol != PROTOCOL:

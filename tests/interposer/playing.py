@@ -116,7 +116,7 @@ class Core(pb_grpc.SimulationServicer):
         """What a core does for an agent that came back: some may have been lost with the one before."""
         for session in {joined.session for joined in self.of("joined")}:
             if self._last.get(session):
-                self.send(replies=self._last[session])
+                self.send(replies=[self._last[session]])
 
     def _answer(self, batch: pb.EventBatch) -> None:
         records = np.frombuffer(batch.records, EVENT_RECORD)
@@ -128,7 +128,7 @@ class Core(pb_grpc.SimulationServicer):
                 replies.append(pb.Reply(seq=seq, thread=int(records["thread"][i]), clock_ns=clock_ns, value=seq))
         if replies:
             self._last[batch.session] = pb.ReplyBatch(session=batch.session, replies=replies)
-            self.send(replies=self._last[batch.session])
+            self.send(replies=[self._last[batch.session]])
 
     def _acknowledge(self, session: int) -> None:
         if self.acknowledges:

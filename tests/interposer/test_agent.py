@@ -192,7 +192,7 @@ def test_payloads_go_both_ways(server: Server, core: Core) -> None:
     writer.emit(Kind.COLLECTIVE, flags=RecordFlag.FOREGROUND | RecordFlag.PAYLOAD)
     until(lambda: len(core.records(1)) == 2, "the collective")
     assert [(p.seq, p.data) for batch in core.of("batch") for p in batch.payloads] == [(1, b"mine")]
-    core.send(payload=pb.Payload(session=1, seq=1, data=b"theirs"))
+    core.send(payloads=[pb.Payload(session=1, seq=1, data=b"theirs")])
     assert writer.wait_for_payload(1) == b"theirs"
     writer.close()
 
@@ -205,8 +205,8 @@ def test_answers_never_overtake_payloads(server: Server, core: Core) -> None:
     seq = writer.emit(Kind.SYNC_STREAM, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING)
     until(lambda: len(core.records(1)) == 1, "the question")
     for number in range(50):
-        core.send(payload=pb.Payload(session=1, seq=number, data=bytes([number]) * 400))
-    core.send(replies=pb.ReplyBatch(session=1, replies=[pb.Reply(seq=seq, clock_ns=5)]))
+        core.send(payloads=[pb.Payload(session=1, seq=number, data=bytes([number]) * 400)])
+    core.send(replies=[pb.ReplyBatch(session=1, replies=[pb.Reply(seq=seq, clock_ns=5)])])
     assert writer.wait(seq) == (5, 0)
     assert writer.payloads == {number: bytes([number]) * 400 for number in range(50)}
     writer.close()
@@ -217,7 +217,7 @@ def test_a_payload_larger_than_the_inbox_ends_its_rank_only(server: Server, core
     writer, other = RingWriter(server.directory, inbox_bytes=1024), RingWriter(server.directory)
     for each in (writer, other):
         each.ask(Kind.CLOCK)
-    core.send(payload=pb.Payload(session=writer.session, seq=0, data=bytes(2000)))
+    core.send(payloads=[pb.Payload(session=writer.session, seq=0, data=bytes(2000))])
     with pytest.raises(EndedError, match="a message of 2008 bytes does not fit 1024 bytes"):
         writer.wait_for_payload(0)
     other.ask(Kind.CLOCK)

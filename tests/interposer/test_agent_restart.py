@@ -157,13 +157,13 @@ def test_delivered_payloads_are_counted_over_a_restart(server: Server, core: Cor
     server.start()
     writer = RingWriter(server.directory)
     writer.ask(Kind.CLOCK)
-    core.send(payload=pb.Payload(session=1, seq=0, data=b"first", number=1))
+    core.send(payloads=[pb.Payload(session=1, seq=0, data=b"first", number=1)])
     assert writer.wait_for_payload(0) == b"first"
     kill(server)
     server.start()
     until(lambda: len(core.of("joined")) == 2, "its joining again")
     assert [joined.delivered for joined in core.of("joined")] == [0, 1]
-    core.send(payload=pb.Payload(session=1, seq=5, data=b"second", number=2))
+    core.send(payloads=[pb.Payload(session=1, seq=5, data=b"second", number=2)])
     assert writer.wait_for_payload(5) == b"second"
     writer.ask(Kind.CLOCK)
     assert core.of("batch")[-1].delivered == 2

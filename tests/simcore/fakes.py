@@ -160,7 +160,7 @@ class FakeAgent:
         try:
             for message in self._call:
                 with self._changed:
-                    self.received += message.several.messages or [message]
+                    self.received.append(message)
                     self._changed.notify_all()
         except grpc.RpcError as error:
             self.error = error
@@ -202,7 +202,7 @@ class FakeAgent:
 
     def reply(self, session: int, seq: int) -> pb.Reply:
         def found(messages: list[pb.CoreMessage]) -> pb.Reply | None:
-            replies = (r for m in messages if m.replies.session == session for r in m.replies.replies)
+            replies = (r for m in messages for batch in m.replies if batch.session == session for r in batch.replies)
             return next((r for r in replies if r.seq == seq), None)
 
         return self.wait(found)
@@ -227,4 +227,9 @@ class FakeAgent:
         self._channel.close()
 
     def messages(self, kind: str) -> Iterator[Any]:
-        return (getattr(m, kind) for m in self.received if m.HasField(kind))
+        """What was received of one field of the core's messages."""
+        for message in self.received:
+            if kind in ("payloads", "replies"):
+                yield from getattr(message, kind)
+            elif message.HasField(kind):
+                yield getattr(message, kind)

@@ -48,12 +48,11 @@ class Run:
         self.simulation.advance(0.0)
 
     def replies(self, server: int = 0) -> dict[tuple[int, int], tuple[int, int]]:
-        batches = [m.replies for m in self.sent[server] if m.HasField("replies")]
+        batches = [batch for m in self.sent[server] for batch in m.replies]
         return {(b.session, r.seq): (r.clock_ns, r.value) for b in batches for r in b.replies}
 
     def payloads(self, server: int = 0) -> dict[tuple[int, int], bytes]:
-        found = [m.payload for m in self.sent[server] if m.HasField("payload")]
-        return {(p.session, p.seq): p.data for p in found}
+        return {(p.session, p.seq): p.data for m in self.sent[server] for p in m.payloads}
 
     def summary(self) -> dict[str, Any]:
         for server in self.sent:

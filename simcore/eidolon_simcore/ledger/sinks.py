@@ -10,8 +10,7 @@ they publish.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -22,8 +21,7 @@ from eidolon_simcore.ledger.steps import Step
 NO_DEVICE = 0xFFFF  #: the device of lanes on which communicators are made
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
+class CollectiveCall(NamedTuple):
     """A collective, or a send and its receive, whose members' calls have all come."""
 
     handle: int  #: the engine's handle of it

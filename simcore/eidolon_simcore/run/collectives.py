@@ -13,16 +13,17 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from eidolon_simcore.engine.interface import Blocked, Engine
 from eidolon_simcore.fabric.network import Network, Pattern
 from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.ledger.sinks import CollectiveCall
 from eidolon_simcore.run import payloads
+from eidolon_simcore.run.calls import Call, Form, Match
 from eidolon_simcore.run.communicators import CollectiveError, Communicator, Communicators, Descriptions
-from eidolon_simcore.run.exchanges import Call, Exchanges, Match
+from eidolon_simcore.run.exchanges import Exchanges
 from eidolon_simcore.signature import Signature
-from eidolon_simcore.vocabulary import Attribute
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")  #: collectives in which one member has a part of its own
 
@@ -53,8 +54,8 @@ class Collectives:
 
     # ---- calls ----------------------------------------------------------------------------------------------------
 
-    def call(self, rank: int, port: Port, seq: int, signature: Signature, position: int, payload: bool) -> int:
-        """One member's call; returns the engine's handle."""
+    def form(self, rank: int, port: Port, signature: Signature) -> Form:
+        """What all calls of a signature by a rank on a device have in common."""
         communicator = self.communicators.get(signature.get("comm"))
         if communicator is None or not communicator.complete:
             raise CollectiveError(
@@ -63,21 +64,40 @@ class Collectives:
             )
         at = communicator.rank_in(rank, port)
         if signature.name in ("send", "recv"):
-            return self._pair(communicator, at, rank, seq, signature, position, payload)
-        key = (communicator.id, position)
+            return self._pair(communicator, at, rank, signature)
+        return Form(
+            signature,
+            communicator,
+            at,
+            key=(communicator.id,),
+            ranks=communicator.ranks(),
+            agreed=(signature.name, *signature.values("count", "dtype", "root", "redop")),
+            pattern=self._pattern(communicator, signature),
+            scale=_scale(signature),
+        )
+
+    def call(self, form: Form, rank: int, seq: int, position: int, payload: bool) -> int:
+        """One member's call; returns the engine's handle."""
+        key = (*form.key, position)
         match = self._matches.get(key)
         if match is None:
-            pattern = self._pattern(communicator, signature)
-            handle = self._begin(communicator.ranks(), pattern)
-            self.device_ns[pattern.source] += pattern.alone_ns * communicator.size
-            match = self._matches[key] = Match(
-                key, communicator, signature, handle, communicator.size, pattern, position
-            )
-            match.first = f"rank {rank}"
-            self._descriptions.add(handle, f"{signature.name}, call {position} of {communicator.title}")
-        else:
-            self._compare(match, signature, position, rank, ("count", "dtype", "root", "redop"))
-        self._arrive(match, at, Call(rank, seq, payload, _scale(signature)))
+            pattern = form.pattern
+            handle = self._engine.reserve()
+            self._engine.define_as(handle, form.ranks, pattern.latency_ns, pattern.number)
+            self.device_ns[pattern.source] += pattern.alone_ns * len(form.ranks)
+            match = self._matches[key] = Match(form, handle, position, rank)
+            self._descriptions.add(handle, partial(form.text, position))
+        elif match.form.agreed != form.agreed:
+            raise _contradiction(match, form, rank)
+        calls = match.calls
+        if form.at in calls:
+            text = f"rank {rank} makes the same call twice ({_text(form.signature)})"
+            raise CollectiveError(f"{form.communicator.title}: {text}")
+        calls[form.at] = Call(rank, seq, payload, form.scale)
+        if len(calls) == len(form.ranks):
+            del self._matches[key]
+            self._matched(_call_of(match))
+            self.exchanges.matched(match)
         return match.handle
 
     def alone_ns(self, rank: int, port: Port, signature: Signature) -> int:
@@ -106,64 +126,24 @@ class Collectives:
             in_switch=payloads.wider_than_a_byte(signature.get("dtype")),
         )
 
-    def _pair(
-        self,
-        communicator: Communicator,
-        at: int,
-        rank: int,
-        seq: int,
-        signature: Signature,
-        position: int,
-        payload: bool,
-    ) -> int:
+    def _pair(self, communicator: Communicator, at: int, rank: int, signature: Signature) -> Form:
         peer = signature.get("peer")
         if not 0 <= peer < communicator.size:
             where = f"{communicator.title} of {communicator.size}"
             raise CollectiveError(f"rank {rank}: {signature.name} with peer {peer} in {where}")
         sends = signature.name == "send"
         source, target = (at, peer) if sends else (peer, at)
-        key = (communicator.id, source, target, position)
-        match = self._matches.get(key)
-        if match is None:
-            ends = communicator.members[source], communicator.members[target]
-            pattern = self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"), communicator.wanted)
-            ranks = ends[0].rank, ends[1].rank
-            handle = self._begin(ranks, pattern)
-            self.device_ns[pattern.source] += pattern.alone_ns * 2
-            match = self._matches[key] = Match(key, communicator, signature, handle, 2, pattern, position)
-            match.first = f"rank {rank}"
-            text = f"transfer {position} from rank {ranks[0]} to rank {ranks[1]}"
-            self._descriptions.add(match.handle, f"{text} in {communicator.title}")
-        else:
-            self._compare(match, signature, position, rank, ("bytes",))
-        self._arrive(match, 0 if sends else 1, Call(rank, seq, payload))
-        return match.handle
-
-    def _begin(self, ranks: tuple[int, ...], pattern: Pattern) -> int:
-        handle = self._engine.reserve()
-        self._engine.define_as(handle, ranks, pattern.latency_ns, pattern.number)
-        return handle
-
-    @staticmethod
-    def _compare(match: Match, signature: Signature, position: int, rank: int, keys: tuple[Attribute, ...]) -> None:
-        same_op = match.pair or match.signature.name == signature.name
-        if same_op and all(match.signature.get(key) == signature.get(key) for key in keys):
-            return
-        where = f"{match.communicator.title}, call {position}"
-        both = f"{match.first} calls {_text(match.signature)}, rank {rank} calls {_text(signature)}"
-        raise CollectiveError(f"{where}: {both}")
-
-    def _arrive(self, match: Match, at: int, call: Call) -> None:
-        if at in match.calls:
-            text = f"rank {call.rank} makes the same call twice ({_text(match.signature)})"
-            raise CollectiveError(f"{match.communicator.title}: {text}")
-        match.calls[at] = call
-        if len(match.calls) == match.size:
-            del self._matches[match.key]
-            self._matched(_call_of(match))
-            self.exchanges.matched(match)
-
-    # ---- payloads -------------------------------------------------------------------------------------------------
+        ends = communicator.members[source], communicator.members[target]
+        return Form(
+            signature,
+            communicator,
+            0 if sends else 1,
+            key=(communicator.id, source, target),
+            ranks=(ends[0].rank, ends[1].rank),
+            agreed=("pair", signature.get("bytes")),
+            pattern=self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"), communicator.wanted),
+            scale=None,
+        )
 
     # ---- who waits ------------------------------------------------------------------------------------------------
 
@@ -188,12 +168,12 @@ class Collectives:
             waiting = {call.rank for call in match.calls.values()}
             if match.since_ns is None:
                 match.since_ns = max(map(clock_ns, waiting))
-            missing = [r for r in self._takers(match) - waiting if clock_ns(r) - match.since_ns > limit_ns]
+            missing = [r for r in set(match.form.ranks) - waiting if clock_ns(r) - match.since_ns > limit_ns]
             if missing:
                 names = ", ".join(map(str, sorted(missing)))
                 return (
-                    f"rank {names} is missing in {self.describe(match.handle)} ({_text(match.signature)}), which "
-                    f"{match.first} reached {limit_ns / 1e9:g} s of virtual time ago"
+                    f"rank {names} is missing in {self.describe(match.handle)} ({_text(match.form.signature)}), which "
+                    f"rank {match.first} reached {limit_ns / 1e9:g} s of virtual time ago"
                 )
         return None
 
@@ -202,28 +182,29 @@ class Collectives:
         found = []
         for match in self._matches.values():
             made = {call.rank: call.seq for call in match.calls.values()}
-            missing = tuple(sorted(self._takers(match) - made.keys()))
+            missing = tuple(sorted(set(match.form.ranks) - made.keys()))
             if missing:
                 found += [Blocked(rank, made[rank], match.handle, missing) for rank in sorted(ranks & made.keys())]
         return found
 
-    @staticmethod
-    def _takers(match: Match) -> set[int]:
-        members = match.communicator.members
-        return {members[at].rank for at in (match.key[1:3] if match.pair else range(match.communicator.size))}
+
+def _contradiction(match: Match, form: Form, rank: int) -> CollectiveError:
+    where = f"{form.communicator.title}, call {match.position}"
+    both = f"rank {match.first} calls {_text(match.form.signature)}, rank {rank} calls {_text(form.signature)}"
+    return CollectiveError(f"{where}: {both}")
 
 
 def _call_of(match: Match) -> CollectiveCall:
-    calls = [match.calls[at] for at in range(match.size)]
+    form, calls = match.form, match.calls
     return CollectiveCall(
         handle=match.handle,
-        op="send" if match.pair else match.signature.name,
-        bytes=match.signature.get("bytes"),
-        communicator=match.communicator.name,
+        op="send" if form.pair else form.signature.name,
+        bytes=form.signature.get("bytes"),
+        communicator=form.communicator.name,
         position=match.position,
-        ranks=tuple(call.rank for call in calls),
-        seqs=tuple(call.seq for call in calls),
-        pattern=match.pattern,
+        ranks=form.ranks,
+        seqs=tuple([calls[at].seq for at in range(len(calls))]),
+        pattern=form.pattern,
     )
 
 

@@ -8,7 +8,9 @@ communicator. Making and dividing are collectives of the engine, which complete 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from eidolon_simcore.engine.interface import Engine
 from eidolon_simcore.fabric import tuner
@@ -50,6 +52,11 @@ class Communicator:
     def complete(self) -> bool:
         """Whether all members have joined."""
         return len(self.members) == self.size
+
+    @property
+    def gone(self) -> bool:
+        """Whether all members have left it."""
+        return self.destroyed == self.size
 
     def missing(self) -> list[int]:
         """Members that have not joined."""
@@ -108,17 +115,18 @@ class Descriptions:
     waits for whom need no others."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[int, str] = OrderedDict()
+        self._texts: OrderedDict[int, Callable[[], str]] = OrderedDict()
 
-    def add(self, handle: int, text: str) -> None:
-        """Describes a handle."""
+    def add(self, handle: int, text: Callable[[], str]) -> None:
+        """Describes a handle by what ``text`` says when it is asked for."""
         self._texts[handle] = text
         if len(self._texts) > HANDLES_KEPT:
             self._texts.popitem(last=False)
 
     def of(self, handle: int) -> str:
         """What a handle stands for."""
-        return self._texts.get(handle, f"collective {handle}")
+        text = self._texts.get(handle)
+        return f"collective {handle}" if text is None else text()
 
 
 class Communicators:
@@ -146,7 +154,7 @@ class Communicators:
         if found is None:
             found = Communicator(identity, signature.name, size, self._engine.reserve())
             self._communicators[identity] = found
-            self._descriptions.add(found.handle, f"the making of {found.title} of {size}")
+            self._descriptions.add(found.handle, partial(str, f"the making of {found.title} of {size}"))
         if size != found.size or not 0 <= at < size:
             raise CollectiveError(
                 f"{found.title}: rank {rank} joins as {at} of {size}, others as members of {found.size}"
@@ -187,7 +195,7 @@ class Communicators:
         found = self._splits.get((parent, position))
         if found is None:
             found = self._splits[parent, position] = Split(size, self._engine.reserve())
-            self._descriptions.add(found.handle, f"the splitting of {communicator.title} of {size}")
+            self._descriptions.add(found.handle, partial(str, f"the splitting of {communicator.title} of {size}"))
         if at in found.chosen:
             raise CollectiveError(f"{short(signature.name)}: rank {rank} splits as {at} twice")
         found.chosen[at] = signature.get("color"), signature.get("key")
@@ -209,7 +217,7 @@ class Communicators:
         found = self._communicators.get(identity)
         if found is not None:
             found.destroyed += 1
-            if found.destroyed == found.size:
+            if found.gone:
                 del self._communicators[identity]
 
     def incomplete(self) -> list[Communicator]:

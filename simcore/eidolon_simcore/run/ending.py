@@ -42,7 +42,6 @@ class Ending:
         if self.state is not None:
             return
         self.state, self.cause, self.reason, self._over_at = state, cause, reason, now
-        self._outbox.flush()
         if stop:
             self._stop_all()
 
@@ -54,7 +53,8 @@ class Ending:
     def stop(self, server: Server) -> None:
         """Tells a server to stop, and why."""
         stop = pb.Stop(session=0, failed=self.state == "Failed", reason=self.reason)
-        self._outbox.send(server.index, pb.CoreMessage(stop=stop))
+        self._outbox.next(server.index).stop.CopyFrom(stop)
+        self._outbox.flush()
 
     def _stop_all(self) -> None:
         self._stopped = True

@@ -7,45 +7,11 @@ each member gets is computed in :mod:`.payloads`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from eidolon_simcore.fabric.network import Pattern
 from eidolon_simcore.run import payloads
-from eidolon_simcore.run.communicators import Communicator
-from eidolon_simcore.signature import Signature
+from eidolon_simcore.run.calls import Match
 
 MOST_BYTES = 16 << 20  #: that one member of an exchange sends; shims move 1 MiB at most
-
-
-@dataclass(slots=True)
-class Call:
-    """One member's call of a collective."""
-
-    rank: int
-    seq: int
-    payload: bool  #: whether its bytes are moved
-    scale: float | None = None  #: factor of its bytes in a scaled sum; None if it states none
-
-
-@dataclass(slots=True)
-class Match:
-    """A collective at one position of a communicator, and the members that have reached it."""
-
-    key: tuple[int, ...]
-    communicator: Communicator
-    signature: Signature
-    handle: int
-    size: int
-    pattern: Pattern
-    position: int
-    calls: dict[int, Call] = field(default_factory=dict)
-    first: str = ""  #: the first caller, for messages
-    since_ns: int | None = None  #: its clock when somebody first looked for who is missing
-
-    @property
-    def pair(self) -> bool:
-        """Whether it is a send and its receive."""
-        return self.signature.name in ("send", "recv")
 
 
 class Exchanges:
@@ -73,36 +39,37 @@ class Exchanges:
 
     def matched(self, match: Match) -> None:
         """Every member has made its call. Exchanges the bytes, or waits for the first sender that has none yet."""
-        op, root = match.signature.name, match.signature.get("root")
-        if match.pair:
-            op, root = "broadcast", 0  # the sender is call 0
-        receive = [at for at in payloads.receivers(op, match.size, root) if match.calls[at].payload]
-        if match.pair:
-            receive = [at for at in receive if at == 1]
-        send = [at for at in payloads.senders(op, match.size, root) if match.calls[at].payload]
+        calls, signature, size = match.calls, match.form.signature, match.size
+        if not any(call.payload for call in calls.values()):
+            return
+        pair = match.form.pair
+        op, root = ("broadcast", 0) if pair else (signature.name, signature.get("root"))  # the sender is call 0
+        receive = [at for at in payloads.receivers(op, size, root) if calls[at].payload and (at == 1 or not pair)]
+        send = [at for at in payloads.senders(op, size, root) if calls[at].payload]
         for at in send:
-            call = match.calls[at]
+            call = calls[at]
             if (call.rank, call.seq) not in self._payloads:
                 self._waiting[call.rank, call.seq] = match
                 for to in receive:
-                    self._awaited(match.calls[to].rank, match.calls[to].seq, match.handle)
+                    self._awaited(calls[to].rank, calls[to].seq, match.handle)
                 return
-        sent: list[payloads.Bytes] = [None] * match.size
+        sent: list[payloads.Bytes] = [None] * size
         for at in send:
-            sent[at] = self._payloads.pop((match.calls[at].rank, match.calls[at].seq)) or None
+            sent[at] = self._payloads.pop((calls[at].rank, calls[at].seq)) or None
         if not receive:
             return
-        length = match.signature.get("bytes") if match.pair else self._sent_bytes(match)
+        results: list[payloads.Bytes] = [None] * size
+        length = signature.get("bytes") if pair else self._sent_bytes(match)
         if not 0 <= length <= MOST_BYTES:
-            raise ValueError(f"{match.first} moves {length} bytes in {op}; allowed: 0 to {MOST_BYTES}")
-        scales = [match.calls[at].scale for at in range(match.size)]
-        dtype, redop = match.signature.get("dtype"), match.signature.get("redop")
-        results = payloads.exchange(op, sent, root, dtype, redop, length, scales)
+            raise ValueError(f"rank {match.first} moves {length} bytes in {op}; allowed: 0 to {MOST_BYTES}")
+        if payloads.any_known(op, sent, root):
+            scales = [calls[at].scale for at in range(size)]
+            results = payloads.exchange(op, sent, root, signature.get("dtype"), signature.get("redop"), length, scales)
         for at in receive:
-            call = match.calls[at]
+            call = calls[at]
             self._deliver(call.rank, call.seq, results[at] or b"")
 
     @staticmethod
     def _sent_bytes(match: Match) -> int:
-        s = match.signature
+        s = match.form.signature
         return payloads.sent_bytes(s.name, s.get("count"), s.get("dtype"), match.size)

@@ -1,7 +1,7 @@
 """What the core sends to the servers' agents, as messages of the protocol.
 
-Replies are collected and sent once a round, one message for each session. Everything else is sent at once. A server
-without a stream gets nothing: what it needs, its sessions repeat when the agent comes back.
+What a round brings a server is collected and goes out as one message. A server without a stream gets nothing: what it
+needs, its sessions repeat when the agent comes back.
 """
 
 from __future__ import annotations
@@ -19,45 +19,62 @@ class Outbox:
 
     def __init__(self, servers: Mapping[int, Server]) -> None:
         self._servers = servers
-        self._replies: dict[tuple[int, int], list[pb.Reply]] = {}  # by server and session
+        self._next: dict[int, pb.CoreMessage] = {}  # what goes out next, by server
+        self._replies: dict[tuple[int, int], pb.ReplyBatch] = {}  # parts of these messages, by server and session
         self._clocks: dict[int, int] = {}  # by rank, as published last
 
     def line(self, server: int, session: int) -> Line:
         """The way to the rank of this session."""
         return _Line(self, server, session)
 
-    def reply(self, server: int, session: int, reply: pb.Reply) -> None:
-        """A reply that goes out with the next :meth:`flush`."""
-        self._replies.setdefault((server, session), []).append(reply)
+    def next(self, server: int) -> pb.CoreMessage:
+        """The message that goes out with the next :meth:`flush`."""
+        message = self._next.get(server)
+        if message is None:
+            message = self._next[server] = pb.CoreMessage()
+        return message
+
+    def replies(self, server: int, session: int) -> pb.ReplyBatch:
+        """The replies to a session in the message that goes out next."""
+        batch = self._replies.get((server, session))
+        if batch is None:
+            batch = self._replies[server, session] = self.next(server).replies.add(session=session)
+        return batch
 
     def flush(self) -> None:
-        """Sends the replies that were collected."""
-        replies, self._replies = self._replies, {}
-        for (server, session), batch in replies.items():
-            self.send(server, pb.CoreMessage(replies=pb.ReplyBatch(session=session, replies=batch)))
+        """Sends what was collected."""
+        messages, self._next, self._replies = self._next, {}, {}
+        for server, message in messages.items():
+            if (send := self._servers[server].send) is not None:
+                send(message)
 
-    def send(self, server: int, message: pb.CoreMessage) -> None:
-        """Sends a message at once."""
-        if (send := self._servers[server].send) is not None:
-            send(message)
+    def drop(self, server: int) -> None:
+        """The server's stream is gone, and with it what was collected: another stream does not go on with it."""
+        self._next.pop(server, None)
+        self._replies = {key: batch for key, batch in self._replies.items() if key[0] != server}
 
     def publish(self, clock_ns: Callable[[int], int]) -> None:
-        """Sends the clocks of running ranks that have moved, and what has been taken from them."""
+        """Adds the clocks of running ranks that have moved, and what has been taken from them, to what goes out next.
+
+        What was taken is freed by the agent. That the core says so a few milliseconds later does not matter: rings hold
+        far more."""
         for server in self._servers.values():
             if server.send is None:
                 continue
-            sessions, clocks = [], []
             for session in server.sessions.values():
+                if session.taken != session.acknowledged:
+                    session.acknowledged = session.taken
+                    taken = self.next(server.index).taken
+                    taken.sessions.append(session.number)
+                    taken.messages.append(session.taken)
                 if session.left:
                     continue
                 clock = clock_ns(session.rank)
                 if self._clocks.get(session.rank) != clock:
                     self._clocks[session.rank] = clock
-                    sessions.append(session.number)
-                    clocks.append(clock)
-            if sessions:
-                server.send(pb.CoreMessage(clocks=pb.Clocks(sessions=sessions, clock_ns=clocks)))
-            server.acknowledge()
+                    clocks = self.next(server.index).clocks
+                    clocks.sessions.append(session.number)
+                    clocks.clock_ns.append(clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +84,9 @@ class _Line:
     session: int
 
     def reply(self, seq: int, thread: int, clock_ns: int, value: int) -> None:
-        self.outbox.reply(self.server, self.session, pb.Reply(seq=seq, thread=thread, clock_ns=clock_ns, value=value))
+        batch = self.outbox.replies(self.server, self.session)
+        batch.replies.add(seq=seq, thread=thread, clock_ns=clock_ns, value=value)
 
     def payload(self, number: int, seq: int, data: bytes) -> None:
-        payload = pb.Payload(session=self.session, seq=seq, data=data, number=number)
-        self.outbox.send(self.server, pb.CoreMessage(payload=payload))
+        message = self.outbox.next(self.server)
+        message.payloads.add(session=self.session, seq=seq, data=data, number=number)

@@ -65,6 +65,15 @@ def sent_bytes(op: str, count: int, dtype: int, size: int) -> int:
     return count * size_of(dtype) * (size if op in ("reduce_scatter", "all_to_all", "scatter") else 1)
 
 
+def any_known(op: str, sent: Sequence[Bytes], root: int) -> bool:
+    """False if no member can get a known byte, because no sender knows one, or not every one does that is reduced."""
+    if op in ("broadcast", "scatter"):
+        return sent[root] is not None
+    if op in ("all_gather", "gather", "all_to_all"):
+        return any(one is not None for one in sent)
+    return all(one is not None for one in sent)
+
+
 def exchange(
     op: str, sent: Sequence[Bytes], root: int, dtype: int, redop: int, length: int, scales: Sequence[float | None] = ()
 ) -> list[Bytes]:

@@ -38,17 +38,6 @@ class Server:
     exit_code: int | None = None  #: of its workload; None until it says goodbye
     told_to_go: bool = False  #: on its present stream
 
-    def acknowledge(self) -> None:
-        """Says what has been taken, so that the agent frees it. Every 10 ms is often enough: rings hold far more."""
-        sessions, messages = [], []
-        for session in self.sessions.values():
-            if session.taken != session.acknowledged:
-                session.acknowledged = session.taken
-                sessions.append(session.number)
-                messages.append(session.taken)
-        if sessions and self.send is not None:
-            self.send(pb.CoreMessage(taken=pb.Taken(sessions=sessions, messages=messages)))
-
 
 class Servers:
     """All servers of a run, by index."""

@@ -1,15 +1,16 @@
-"""The gRPC service: streams on one side, one simulation thread on the other.
+"""The gRPC service: streams on one side, one simulation on the other.
 
-Every stream has a thread that reads it, and one of gRPC's own that writes it; they only pass messages on. All state
-belongs to the thread that runs :meth:`Service.run`. It takes everything that has arrived, hands it to the
-:class:`~.simulation.Simulation`, and lets that answer once for the whole round. A blocking request is answered a
-fraction of a millisecond after it came.
+Every stream has a thread that reads it, and one of gRPC's own that writes it. What is read goes into one inbox. Whoever
+has put something there, and finds nobody at the simulation, goes to it himself: he takes everything that has arrived,
+hands it to the :class:`~.simulation.Simulation`, and lets that answer once for the whole round. Others go on reading
+meanwhile. So a message is handed from thread to thread no more often than necessary, and a blocking request is answered
+a fraction of a millisecond after it came.
 
 With TLS (:class:`Security`) the agents pin the core's self-signed certificate. In both cases a hello must bring the
 run's token.
 
-Readers on other threads (HTTP) get :attr:`Service.status` and :attr:`Service.snapshot`. Both are immutable; the
-simulation thread replaces them.
+Readers on other threads (HTTP) get :attr:`Service.status` and :attr:`Service.snapshot`. Both are immutable;
+:meth:`Service.run` replaces them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +29,10 @@ from typing import Any
 import grpc
 
 from eidolon_proto.v1 import simulation_pb2 as pb
-from eidolon_proto.v1 import simulation_pb2_grpc as pb_grpc
 from eidolon_simcore.ledger.snapshot import Snapshot
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.server import RejectedError
-from eidolon_simcore.run.simulation import CLOCKS_EVERY_S, Simulation
+from eidolon_simcore.run.simulation import PUBLISH_EVERY_S, Simulation
 
 MAX_MESSAGE_BYTES = 4 << 20  #: a larger message of an agent fails the run
 GRPC_MESSAGE_BYTES = 16 << 20  #: gRPC itself refuses larger messages, before they are in memory
@@ -42,7 +42,8 @@ STRANGERS = 8  #: so many silent streams beside those of all agents are no crowd
 ROUND = 1_000  #: the most messages of one round, so that answers do not wait for a flood
 TOGETHER = 256  #: the most messages that go to an agent as one
 SNAPSHOT_EVERY_S = 0.2  #: interval between snapshots; the status is also renewed at each final step
-STALE_S = 30.0  #: a simulation thread that has not ticked for so long is not healthy
+_NAME = pb.DESCRIPTOR.services_by_name["Simulation"].full_name
+STALE_S = 30.0  #: a simulation that has not ticked for so long is not healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Security:
 
 
 class _Stream:
-    """One connected agent, as the simulation thread sees it."""
+    """One connected agent."""
 
     def __init__(self) -> None:
         self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
@@ -88,7 +89,9 @@ class _Stream:
                     queued.append(self.out.get_nowait())
             going = [one for one in queued if isinstance(one, pb.CoreMessage)]
             if going:
-                yield going[0] if len(going) == 1 else pb.CoreMessage(several=pb.Several(messages=going))
+                for later in going[1:]:
+                    going[0].MergeFrom(later)
+                yield going[0]
             if isinstance(queued[-1], RejectedError):
                 raise queued[-1]
             if queued[-1] is None:
@@ -100,21 +103,33 @@ class _Stream:
             self.out.put(error)
 
 
+class _Received:
+    """A message of an agent, and its size."""
+
+    __slots__ = ("bytes", "message")
+
+    def __init__(self, data: bytes) -> None:
+        self.message = pb.AgentMessage.FromString(data)
+        self.bytes = len(data)
+
+
 class _Opened:
     """Stands in the inbox for the beginning of a stream."""
 
 
-class Service(pb_grpc.SimulationServicer):
+class Service:
     """Serves one run."""
 
     def __init__(self, simulation: Simulation, security: Security | None = None) -> None:
         self._simulation = simulation
         self._security = security
+        self._inbox: queue.SimpleQueue[tuple[_Stream | None, _Received | _Opened | None]] = queue.SimpleQueue()
+        self._at_simulation = threading.Lock()  # whoever holds it may touch all that follows, and the simulation
+        self._over = False  # the run: what still comes is not looked at
         self._ticked_at = self._shown_at = self._snapshot_at = time.monotonic()
         self._shown_steps = 0
         self.status: Mapping[str, Any] = simulation.status()  #: any thread may read it: it is replaced, never changed
         self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: any thread may read it too
-        self._inbox: queue.SimpleQueue[tuple[_Stream | None, pb.AgentMessage | _Opened | None]] = queue.SimpleQueue()
         self._streams: set[_Stream] = set()  # streams that have said hello
         self._silent: set[_Stream] = set()  # streams that have not yet
         # Threads are made as streams need them. There may be a few more streams than servers while one reconnects.
@@ -131,7 +146,10 @@ class Service(pb_grpc.SimulationServicer):
                 ("grpc.keepalive_timeout_ms", 5_000),
             ],
         )
-        pb_grpc.add_SimulationServicer_to_server(self, self._server)
+        connect = grpc.stream_stream_rpc_method_handler(
+            self._connect, request_deserializer=_Received, response_serializer=pb.CoreMessage.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_NAME, {"Connect": connect}),))
 
     def listen(self, address: str) -> str:
         """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""
@@ -149,29 +167,27 @@ class Service(pb_grpc.SimulationServicer):
         return f"{host}:{port}"
 
     def cancel(self) -> None:
-        """Ends the run. Any thread or signal handler may call it."""
+        """Ends the run at the next tick. Any thread or signal handler may call it."""
         self._inbox.put((None, None))
 
-    # ---- gRPC's threads -------------------------------------------------------------------------------------------
+    # ---- threads of the streams -----------------------------------------------------------------------------------
 
-    def Connect(  # noqa: N802 (the name is the protocol's)
-        self, request_iterator: Iterator[pb.AgentMessage], context: grpc.ServicerContext
-    ) -> Iterator[pb.CoreMessage]:
+    def _connect(self, requests: Iterator[_Received], context: grpc.ServicerContext) -> Iterator[pb.CoreMessage]:
         """One stream: gRPC calls this on a thread of its own for each agent that connects."""
         stream = _Stream()
-        self._inbox.put((stream, _Opened()))
+        self._post(stream, _Opened())
 
         def read() -> None:
             try:
-                for message in request_iterator:
-                    self._inbox.put((stream, message))
+                for received in requests:
+                    self._post(stream, received)
             except grpc.RpcError:
                 pass  # the stream broke, which is reported below like an orderly end
             except Exception:
                 if context.is_active():
                     raise
             finally:
-                self._inbox.put((stream, None))
+                self._post(stream, None)
 
         threading.Thread(target=read, name="stream-reader", daemon=True).start()
         context.add_callback(lambda: stream.out.put(None))
@@ -180,33 +196,56 @@ class Service(pb_grpc.SimulationServicer):
         except RejectedError as error:
             context.abort(getattr(grpc.StatusCode, error.status), str(error))
 
-    # ---- the simulation thread ------------------------------------------------------------------------------------
+    def _post(self, stream: _Stream, item: _Received | _Opened | None) -> None:
+        self._inbox.put((stream, item))
+        self._go_round()
+
+    def _go_round(self) -> None:
+        """Takes what has arrived to the simulation, unless somebody is there: he looks again when he has left."""
+        while not self._inbox.empty() and self._at_simulation.acquire(blocking=False):
+            self._do(self._round)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Works at the simulation, where this thread is, and leaves it. An error there is ours, and ends the run."""
+        try:
+            work()
+        except Exception as error:
+            self._over = True
+            traceback.print_exc()
+            text = f"internal error: {type(error).__name__}: {error}; see the core's log"
+            self._simulation.fail(text, time.monotonic(), cause=Cause.INTERNAL_ERROR)
+        finally:
+            self._at_simulation.release()
+
+    # ---- the run --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Runs the simulation to its end and writes the summary."""
-        simulation = self._simulation
-        try:
-            while not simulation.finished(time.monotonic()):
-                self._round(simulation)
-                simulation.tick(time.monotonic())
-                self._ticked_at = time.monotonic()
-                self._end_silent(self._ticked_at)
-                self._show(self._ticked_at)
-        except Exception as error:
-            traceback.print_exc()
-            text = f"internal error: {type(error).__name__}: {error}; see the core's log"
-            simulation.fail(text, time.monotonic(), cause=Cause.INTERNAL_ERROR)
-        try:
-            simulation.finish(time.monotonic())
-        finally:
-            self._ticked_at = float("inf")  # nothing more has to tick
-            self._show(float("inf"))
-            for stream in self._streams:
-                stream.end()
-            self._server.stop(grace=1.0).wait()
+        while not self._over:
+            time.sleep(PUBLISH_EVERY_S)
+            self._at_simulation.acquire()
+            self._do(self._tick)
+            self._go_round()
+        with self._at_simulation:
+            try:
+                self._simulation.finish(time.monotonic())
+            finally:
+                self._ticked_at = float("inf")  # nothing more has to tick
+                self._show(float("inf"))
+                for stream in self._streams:
+                    stream.end()
+        self._server.stop(grace=1.0).wait()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._simulation.tick(now)
+        self._ticked_at = now
+        self._end_silent(now)
+        self._show(now)
+        self._over = self._over or self._simulation.finished(now)
 
     def healthy(self) -> bool:
-        """True if the simulation thread still goes round, or has ended the run. Any thread may ask."""
+        """True if the simulation still ticks, or the run has ended. Any thread may ask."""
         return time.monotonic() - self._ticked_at < STALE_S
 
     def _show(self, now: float) -> None:
@@ -218,30 +257,24 @@ class Service(pb_grpc.SimulationServicer):
             self._shown_at, self._shown_steps = now, steps
             self.status = self._simulation.status()
 
-    def _round(self, simulation: Simulation) -> None:
-        try:
-            item: Any = self._inbox.get(timeout=CLOCKS_EVERY_S)
-        except queue.Empty:
-            return
-        for _ in range(ROUND):
-            self._take(simulation, *item)
-            try:
+    def _round(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            for _ in range(ROUND):
                 item = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-        else:
-            self._take(simulation, *item)
-        simulation.advance(time.monotonic())
+                if not self._over:
+                    self._take(*item)
+        if not self._over:
+            self._simulation.advance(time.monotonic())
 
-    def _take(self, simulation: Simulation, stream: _Stream | None, message: pb.AgentMessage | _Opened | None) -> None:
-        now = time.monotonic()
+    def _take(self, stream: _Stream | None, item: _Received | _Opened | None) -> None:
+        simulation, now = self._simulation, time.monotonic()
         if stream is None:
             simulation.cancel(now)
             return
-        if isinstance(message, _Opened):
+        if isinstance(item, _Opened):
             self._silent.add(stream)
             return
-        if message is None:
+        if item is None:
             self._streams.discard(stream)
             self._silent.discard(stream)
             stream.end()
@@ -250,11 +283,12 @@ class Service(pb_grpc.SimulationServicer):
             return
         if stream.over:
             return
+        message = item.message
         try:
-            size = message.ByteSize()
             if stream.server is not None:
-                if size > MAX_MESSAGE_BYTES:
-                    simulation.reject(stream.server, f"a message of {size} bytes (limit {MAX_MESSAGE_BYTES})", now)
+                if item.bytes > MAX_MESSAGE_BYTES:
+                    text = f"a message of {item.bytes} bytes (limit {MAX_MESSAGE_BYTES})"
+                    simulation.reject(stream.server, text, now)
                 simulation.message(stream.server, message, now)
                 if message.HasField("goodbye"):
                     stream.end()

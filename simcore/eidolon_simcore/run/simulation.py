@@ -57,7 +57,7 @@ from eidolon_simcore.run.views import Views
 from eidolon_simcore.run.watchdogs import watchdogs
 from eidolon_simcore.run.world import World
 
-CLOCKS_EVERY_S = 0.010  #: how often running ranks' clocks are published
+PUBLISH_EVERY_S = 0.010  #: how often ranks' clocks are published, and final spans taken
 KILLED = 128  #: exit codes above are those of a process that a signal has ended, as shells state it
 
 
@@ -114,8 +114,8 @@ class Simulation:
             host_note=host_cost.note,
             began_at=now,
         )
-        self._touched: set[int] = set()  # ranks whose records came since the last round
-        self._clocks_at = now
+        self._touched: set[int] = set()  # ranks whose spans were not taken since something came for them
+        self._published_at = now
 
     def _open_session(self, rank: int, server: Server, number: int) -> Session:
         world = self._worlds[self.plan.devices[server.index].gpu.key]
@@ -133,6 +133,7 @@ class Simulation:
 
     def closed(self, index: int, now: float) -> None:
         """A server's stream is gone."""
+        self._outbox.drop(index)
         self._servers.closed(index, now)
 
     def message(self, index: int, message: pb.AgentMessage, now: float) -> None:
@@ -205,13 +206,12 @@ class Simulation:
 
     def advance(self, now: float) -> None:
         """After a round of messages: everything that has become known goes out."""
-        answers = self._answers(now)
-        touched, self._touched = self._touched | {answer.rank for answer in answers}, set()
-        self._results.take_spans(touched)
-        for answer in answers:
+        for answer in self._answers(now):
+            self._touched.add(answer.rank)
             session = self._ranks.sessions.get(answer.rank)
             if session is not None:
                 session.answer(answer)
+        self._publish(now)
         self._outbox.flush()
         for step in self._results.take_steps(self._ranks.sessions):
             if self.plan.steps is not None and step.index >= self.plan.steps:
@@ -224,8 +224,16 @@ class Simulation:
             self.fail(str(error), now, cause=Cause.INTERNAL_ERROR)
             return []
 
+    def _publish(self, now: float) -> None:
+        """Every 10 ms: ranks' clocks and what was taken from them go out, and final spans go to the books."""
+        if now - self._published_at < PUBLISH_EVERY_S:
+            return
+        self._published_at = now
+        self._outbox.publish(self._engine.clock)
+        touched, self._touched = self._touched, set()
+        self._results.take_spans(touched)
+
     def _deliver(self, rank: int, seq: int, data: bytes) -> None:
-        self._outbox.flush()  # in order: what was answered before the bytes came
         self._ranks.sessions[rank].delivery.payload(seq, data)
 
     def _awaited(self, rank: int, seq: int, handle: int) -> None:
@@ -233,9 +241,8 @@ class Simulation:
 
     def tick(self, now: float) -> None:
         """At least every 10 ms: clocks, timeouts. Makes the run end if it cannot go on."""
-        if now - self._clocks_at >= CLOCKS_EVERY_S:
-            self._clocks_at = now
-            self._outbox.publish(self._engine.clock)
+        self._publish(now)
+        self._outbox.flush()
         self._ending.stop_others(now)
         if self.state is None:
             failure = next(filter(None, (watchdog(now) for watchdog in self._watchdogs)), None)
@@ -258,8 +265,8 @@ class Simulation:
 
     def finish(self, now: float) -> None:
         """Writes the summary; from then on the state is final."""
-        self._touched |= set(self._ranks.sessions)  # what became final with others' last words
         self.advance(now)
+        self._results.take_spans(self._ranks.sessions)  # with others' last words, more has become final
         self.views.finish(now)
 
     # ---- for readers ----------------------------------------------------------------------------------------------
@@ -300,6 +307,7 @@ class Simulation:
 
     def snapshot(self, now: float) -> Snapshot:
         """The run as other threads may see it."""
+        self._results.take_spans(self._ranks.sessions)
         return self.views.snapshot(now)
 
 

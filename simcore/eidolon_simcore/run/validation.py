@@ -1,25 +1,21 @@
 """What a rank sends is checked before it is used.
 
-A batch that is not as ``simulation.proto`` says raises :class:`InvalidBatchError`, and so does a record that names a
-signature or a call which the rank has not defined. What passes here can be used as an index without a further look.
+A batch that is not as ``simulation.proto`` says raises :class:`InvalidBatchError`. Records that name a signature or a
+call which the rank has not defined are refused in ``native/src/intake.cpp``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import cast, get_args
 
 from eidolon_simcore.run.event_records import RECORD
 from eidolon_simcore.signature import Signature
-from eidolon_simcore.vocabulary import CALL_IDS, Kind, SignatureKind
+from eidolon_simcore.vocabulary import CALL_IDS, SignatureKind
 
 MAX_SIGNATURES = 100_000  #: limit for one rank
 MOST_OF_A_CALL = 1 << 50  #: elements or bytes of a collective
 _MAX_ID = CALL_IDS + 2 * MAX_SIGNATURES
-_KINDS = max(Kind) + 1
 _SIGNATURE_KINDS = frozenset(get_args(SignatureKind))
 _UNDEFINED = Signature(cast("SignatureKind", ""), "", {})
 
@@ -48,8 +44,6 @@ class Definitions:
 
     def __init__(self) -> None:
         self._signatures: dict[int, Signature] = {}
-        self._known = np.zeros(CALL_IDS, bool)
-        self._known[0] = True  # 0 stands for "none"
 
     def add(self, number: int, signature: Signature) -> bool:
         """Defines a signature. False if it is known already: an agent that reconnects defines everything again."""
@@ -62,8 +56,6 @@ class Definitions:
         if len(self._signatures) >= MAX_SIGNATURES:
             raise InvalidBatchError(f"more than {MAX_SIGNATURES} signatures of one rank")
         self._signatures[number] = signature
-        self._known = grown(self._known, number)
-        self._known[number] = True
         return True
 
     def get(self, number: int) -> Signature:
@@ -74,34 +66,11 @@ class Definitions:
         """The framework's operator that a signature was launched by, where it says so."""
         return self._signatures.get(signature.get("op"))
 
-    def check(self, records: NDArray[Any], seqs: NDArray[np.uint64]) -> None:
-        """Raises :class:`InvalidBatchError` unless the records are numbered ``seqs`` and name only what is defined."""
-        if (records["seq"] != (seqs & 0xFFFF_FFFF)).any():
-            raise InvalidBatchError(f"sequence numbers do not follow {int(seqs[0])}")
-        if (records["kind"] >= _KINDS).any():
-            raise InvalidBatchError(f"unknown kind {int(records['kind'].max())}")
-        signatures = records["sig"]
-        if int(signatures.max()) >= len(self._known) or not self._known[signatures].all():
-            bad = next(int(s) for s in signatures if s >= len(self._known) or not self._known[s])
-            raise InvalidBatchError(f"a record names signature {bad}, which was never defined")
-        calls = records["call"]
-        if int(calls.max()) >= CALL_IDS or not self._known[calls].all():
-            raise InvalidBatchError("a record names a call that was never defined")
 
-
-def new_records(first_seq: int, count: int, data: bytes, next_seq: int) -> NDArray[Any]:
-    """The records of a batch from ``next_seq`` on: those before it have come already, with an earlier stream."""
+def known_records(first_seq: int, count: int, data: bytes, next_seq: int) -> int:
+    """How many records at the beginning of a batch, up to ``next_seq``, have come already, with an earlier stream."""
     if len(data) != count * RECORD.itemsize:
         raise InvalidBatchError(f"{len(data)} bytes for {count} records of {RECORD.itemsize}")
     if first_seq > next_seq:
         raise LostRecordsError(f"record {first_seq} follows record {next_seq - 1}")
-    return np.frombuffer(data, RECORD)[next_seq - first_seq :]
-
-
-def grown(column: NDArray[Any], number: int) -> NDArray[Any]:
-    """The column, or a larger copy that is filled up with zeros, such that ``number`` is an index of it."""
-    if number < len(column):
-        return column
-    larger = np.zeros(max(number + 1, 2 * len(column)), column.dtype)
-    larger[: len(column)] = column
-    return larger
+    return min(next_seq - first_seq, count)

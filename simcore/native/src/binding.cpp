@@ -7,15 +7,15 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <stdexcept>
 #include <tuple>
-#include <type_traits>
 #include <vector>
 
 #include "accounts.h"
 #include "engine.h"
+#include "intake.h"
 #include "meter.h"
 #include "outline.h"
 #include "prices.h"
@@ -28,24 +28,6 @@ namespace eidolon {
 namespace {
 
 template <typename T> using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T> using Written = nb::ndarray<T, nb::ndim<1>, nb::device::cpu>;
-template <typename T> using Strided = nb::ndarray<const T, nb::ndim<1>, nb::device::cpu>; // a field of records
-// A strided column, for loops that ndarray's own arithmetic would slow down.
-template <typename T> class Walk {
-public:
-  template <typename Array>
-  explicit Walk(const Array &array)
-      : data_(reinterpret_cast<Byte *>(array.data())),
-        stride_(array.stride(0) * static_cast<std::ptrdiff_t>(sizeof(T))) {}
-  T &operator[](std::size_t i) const {
-    return *reinterpret_cast<T *>(data_ + static_cast<std::ptrdiff_t>(i) * stride_);
-  }
-
-private:
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  Byte *data_;
-  std::ptrdiff_t stride_;
-};
 using Bytes = Column<std::uint8_t>;
 using Times = Column<std::int64_t>;
 
@@ -209,25 +191,7 @@ template <typename Array> std::span<typename Array::Scalar> column(const Array &
 }
 
 void bind_meter(nb::module_ &module) {
-  nb::class_<Meter>(module, "Meter")
-      .def(nb::init<>())
-      .def("define", &Meter::define)
-      .def("take",
-           [](Meter &self, const Strided<bool> &works, const Strided<std::uint32_t> &signatures,
-              const Strided<std::uint64_t> &values) {
-             if (works.size() != signatures.size() || works.size() != values.size()) {
-               throw std::invalid_argument("columns are of one length");
-             }
-             const Walk<const bool> work(works);
-             const Walk<const std::uint32_t> signature(signatures);
-             const Walk<const std::uint64_t> value(values);
-             for (std::size_t i = 0; i < works.size(); ++i) {
-               if (work[i]) {
-                 self.take(signature[i], value[i]);
-               }
-             }
-           })
-      .def("cut", &Meter::cut);
+  nb::class_<Meter>(module, "Meter").def(nb::init<>()).def("define", &Meter::define).def("cut", &Meter::cut);
 }
 
 void bind_prices(nb::module_ &module) {
@@ -244,31 +208,6 @@ void bind_prices(nb::module_ &module) {
              self.define(signature, price);
            })
       .def("set_pace", &Prices::set_pace)
-      .def("take",
-           [](Prices &self, const Strided<bool> &works, const Strided<std::uint32_t> &signatures,
-              const Strided<std::uint64_t> &values, const Written<std::int64_t> &work_ns,
-              const Written<std::uint32_t> &labels, const Written<std::uint16_t> &classes, std::int64_t gap_ns) {
-             const std::size_t count = works.size();
-             if (signatures.size() != count || values.size() != count || work_ns.size() != count ||
-                 labels.size() != count || classes.size() != count) {
-               throw std::invalid_argument("columns are of one length");
-             }
-             const Walk<const bool> work(works);
-             const Walk<const std::uint32_t> signature(signatures);
-             const Walk<const std::uint64_t> value(values);
-             const Walk<std::int64_t> ns(work_ns);
-             const Walk<std::uint32_t> label(labels);
-             const Walk<std::uint16_t> work_class(classes);
-             for (std::size_t i = 0; i < count; ++i) {
-               if (work[i]) {
-                 ns[i] = self.take(signature[i], value[i], gap_ns);
-                 const Price &price = self.price(signature[i]);
-                 label[i] = price.label;
-                 work_class[i] = price.work_class;
-               }
-             }
-           })
-      .def("begin", &Prices::begin)
       .def("cut",
            [](Prices &self) {
              const auto times = self.at_full_clock();
@@ -300,6 +239,78 @@ void bind_outline(nb::module_ &module) {
              }
            })
       .def("cut", &Outline::cut);
+}
+
+void bind_intake_definitions(nb::class_<Intake> &intake) {
+  intake
+      .def(
+          "__init__",
+          [](Intake *self, Prices &prices, Meter &meter, Outline &outline, bool measured, double factor,
+             std::int64_t poll_ns, std::int64_t compiled_entry_ns, std::size_t crowded_lanes, std::int64_t crowded_ns) {
+            new (self) Intake({measured, factor, poll_ns, compiled_entry_ns, crowded_lanes, crowded_ns}, prices, meter,
+                              outline);
+          },
+          nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), "prices"_a, "meter"_a, "outline"_a,
+          nb::kw_only(), "measured"_a, "factor"_a, "poll_ns"_a, "compiled_entry_ns"_a, "crowded_lanes"_a,
+          "crowded_ns"_a)
+      .def("define_call", &Intake::define_call)
+      .def("define", &Intake::define, "number"_a, "label"_a, "compiled"_a = false, "step"_a = false)
+      .def("set_alone", &Intake::set_alone);
+}
+
+void bind_intake_batch(nb::class_<Intake> &intake) {
+  intake
+      .def(
+          "open",
+          [](Intake &self, std::uint64_t seq, const nb::bytes &records, std::size_t skip) {
+            if (records.size() % sizeof(EventRecord) != 0) {
+              throw std::invalid_argument("records are whole");
+            }
+            const std::span all{static_cast<const EventRecord *>(records.data()), records.size() / sizeof(EventRecord)};
+            self.open(seq, all.subspan(std::min(skip, all.size())));
+          },
+          "seq"_a, "records"_a, "skip"_a = 0)
+      .def("new_lanes",
+           [](Intake &self) {
+             return rows_of(self.new_lanes(),
+                            [](const Intake::Lane &lane) { return nb::make_tuple(lane.stream, lane.device); });
+           })
+      .def("new_calls",
+           [](Intake &self) {
+             return rows_of(self.new_calls(),
+                            [](const Intake::Call &call) { return nb::make_tuple(call.signature, call.device); });
+           })
+      .def("translate", &Intake::translate)
+      .def("mark",
+           [](Intake &self) {
+             const Intake::Mark mark = self.mark();
+             return nb::make_tuple(mark.seq, mark.signature);
+           })
+      .def("noted",
+           [](Intake &self) {
+             return rows_of(self.noted(), [](const Intake::Noted &each) {
+               return nb::make_tuple(static_cast<int>(each.kind), each.row, each.seq, each.flags, each.device,
+                                     each.signature, each.value);
+             });
+           })
+      .def("launches", &Intake::launches)
+      .def("join", &Intake::join)
+      .def("join_on", &Intake::join_on)
+      .def("asks",
+           [](Intake &self) {
+             return rows_of(self.asks(), [](const Intake::Ask &ask) {
+               return nb::make_tuple(ask.seq, ask.thread, static_cast<int>(ask.kind), ask.foreground);
+             });
+           })
+      .def("acted", &Intake::acted)
+      .def("idle", &Intake::idle)
+      .def("close", [](Intake &self) { return as_array(self.close()); });
+}
+
+void bind_intake(nb::module_ &module) {
+  nb::class_<Intake> intake(module, "Intake");
+  bind_intake_definitions(intake);
+  bind_intake_batch(intake);
 }
 
 void bind_accounts(nb::module_ &module) {
@@ -346,6 +357,7 @@ NB_MODULE(_engine, module) {
   bind_meter(module);
   bind_prices(module);
   bind_outline(module);
+  bind_intake(module);
   bind_accounts(module);
 }
 

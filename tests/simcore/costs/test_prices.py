@@ -10,15 +10,36 @@ import pytest
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
 from eidolon_simcore.engine.interface import OPERATION
 from eidolon_simcore.run.event_records import RECORD
+from eidolon_simcore.vocabulary import Kind
+
+
+def intake(prices: Any, gap: int = 0) -> Any:
+    """An intake with these prices, for a device on which work starts ``gap`` ns later."""
+    settings = {"measured": False, "factor": 1.0, "poll_ns": 0, "compiled_entry_ns": 0, "crowded_lanes": 0}
+    return _engine.Intake(prices, _engine.Meter(), _engine.Outline(), **settings, crowded_ns=gap)
 
 
 def take(prices: Any, signatures: list[int], values: list[int], works: list[bool] | None = None, gap: int = 0) -> Any:
-    """Prices a batch; its operations."""
-    records, out = np.zeros(len(signatures), RECORD), np.zeros(len(signatures), OPERATION)
+    """Prices a batch; its operations. What is no work is the recording of an event."""
+    made = intake(prices, gap)
+    records = np.zeros(len(signatures), RECORD)
+    records["seq"] = np.arange(len(signatures))
     records["sig"], records["value"] = signatures, values
-    chosen = np.array(works if works is not None else [True] * len(signatures))
-    prices.take(chosen, records["sig"], records["value"], out["work_ns"], out["label"], out["work_class"], gap)
-    return out
+    records["kind"] = np.where(works if works is not None else True, Kind.KERNEL, Kind.EVENT_RECORD)
+    for number in signatures:
+        made.define(number, 0)
+    made.open(0, records.tobytes())
+    assert not made.translate()
+    return made.close().view(OPERATION)
+
+
+def mark(prices: Any) -> None:
+    """A step begins."""
+    records = np.zeros(1, RECORD)
+    records["kind"] = Kind.MARK
+    made = intake(prices)
+    made.open(0, records.tobytes())
+    assert made.translate()
 
 
 @pytest.fixture
@@ -72,16 +93,8 @@ def test_a_signature_without_a_price_is_free_and_counted_as_that(prices: Any) ->
 def test_steps_are_counted_apart_from_what_came_before(prices: Any) -> None:
     take(prices, [2, 5], [0, 0])
     assert prices.spent()[2] == [1, 500, 0]
-    prices.begin()
+    mark(prices)
     assert prices.spent()[2] == [1, 500, 0]  # no step has come to its end: all there is
     take(prices, [1], [0])
     assert [row[:2] for row in prices.spent()] == [[0, 0], [1, 1_000], [0, 0], [0, 0], [0, 0], [0, 0]]
     assert prices.spent()[5][2] == 1  # what was free is not forgotten
-
-
-def test_columns_of_other_lengths_are_refused(prices: Any) -> None:
-    records, out = np.zeros(2, RECORD), np.zeros(3, OPERATION)
-    with pytest.raises(ValueError, match="one length"):
-        prices.take(
-            np.ones(2, bool), records["sig"], records["value"], out["work_ns"], out["label"], out["work_class"], 0
-        )

@@ -82,20 +82,18 @@ def test_payloads_come_before_the_answer_that_depends_on_them(core: Core) -> Non
         sync = rank.sync()
     agent.flush(*ranks)
     time.sleep(0.3)
-    assert not list(agent.messages("payload"))
+    assert not list(agent.messages("payloads"))
     assert sync not in [r.seq for m in agent.messages("replies") for r in m.replies]
     ranks[1].late_payload(call, np.array([1.0, -2.0], "<f4").tobytes())
     agent.flush(ranks[1])
     for rank in ranks:
         agent.reply(rank.session, sync)
-        kinds = [
-            "payload" if m.HasField("payload") else "sync"
-            for m in agent.received
-            if m.payload.session == rank.session
-            or (m.replies.session == rank.session and sync in [r.seq for r in m.replies.replies])
-        ]
+        kinds = []
+        for m in agent.received:  # within a message, payloads come before replies
+            kinds += ["payload" for p in m.payloads if p.session == rank.session]
+            kinds += ["sync" for b in m.replies if b.session == rank.session and sync in [r.seq for r in b.replies]]
         assert kinds == ["payload", "sync"]
-    assert {m.data for m in agent.messages("payload")} == {np.array([2.5, 0.0], "<f4").tobytes()}
+    assert {m.data for m in agent.messages("payloads")} == {np.array([2.5, 0.0], "<f4").tobytes()}
 
 
 def test_a_rank_that_synchronises_for_itself_is_answered_while_the_other_has_yet_to_start(core: Core) -> None:
