@@ -21,6 +21,7 @@ constexpr uint64_t kFixed = sizeof(RingHeader) + kReplySlots * sizeof(ReplySlot)
 constexpr Layout kLayout{kFixed, 16, kFixed + 16 * sizeof(EventRecord), 1024, kFixed + 16 * sizeof(EventRecord) + 1024,
                          256};
 constexpr uint64_t kBytes = kLayout.inbox_offset + kLayout.inbox_capacity;
+constexpr uint32_t kSignatures = 1 << 22; // the bound of ring.py: the ring keeps a byte for each id up to the highest
 constexpr std::string_view kKinds = "\x01\x02\x07";
 
 // A file that holds a few records, a signature, a payload, and a pad where the definitions wrap.
@@ -62,9 +63,13 @@ public:
 
 Ring open(File &file) {
   return {file.memory, kLayout, kKinds, [](const std::string &body) {
-            if (body.size() < 4)
+            uint32_t id = 0;
+            if (body.size() < sizeof id)
               throw RingError("a short signature");
-            return body.substr(4);
+            memcpy(&id, body.data(), sizeof id);
+            if (id == 0 || id >= kSignatures)
+              throw RingError("a signature id out of bounds");
+            return body.substr(sizeof id);
           }};
 }
 
