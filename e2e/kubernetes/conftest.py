@@ -207,6 +207,18 @@ class Namespace:
         wait_for(ended, 60, lambda: self.pods()[pod]["status"])
         return self.run("logs", pod, "-c", "workload")
 
+    def said_by_image(self, image: str, *command: str) -> str:
+        """What a command prints in an image, in a pod that is made for it."""
+        restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        asked = {"name": "asked", "image": image, "command": list(command), "securityContext": restricted}
+        context = {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}}
+        spec = {"restartPolicy": "Never", "securityContext": context, "containers": [asked]}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "asked"}, "spec": spec})
+        wait_for(lambda: self.pods()["asked"]["status"]["phase"] == "Succeeded", 60, lambda: self.pods()["asked"])
+        said = self.run("logs", "asked").strip()
+        self.run("delete", "pod", "asked", "--now")
+        return said
+
     def wait_for_phase(self, name: str, *phases: str, timeout_s: float = 90) -> Object:
         """Waits until an object is in one of these phases; returns it.
 
@@ -356,8 +368,8 @@ def simulated_cluster(name: str, *command: str, servers: int = 2, **spec: Any) -
     }
 
 
-#: Of a run that something happens to: for ever, were it not for `enough`.
-BUSY_S = "600"
+#: Of a run that something happens to: for ever, were it not for `enough`. A rank's sleep takes no real time.
+BUSY_S = "100000"
 
 
 def start(namespace: Namespace, name: str, *arguments: str, **spec: object) -> None:
