@@ -178,8 +178,15 @@ def test_the_libraries_are_those_of_the_image_s_cuda(site: Site) -> None:
     done = site.run(sys.executable, "-c", script, PYTHONPATH=path)
     assert done.stdout.strip() == f"{site.root}/lib12", done.stderr
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    expected = {"python": version, "torch": "2.9.0+cu128", "cuda": "12.8", "libraries": "cuda12", "plugin": "none"}
-    assert image(site) == expected
+    assert image(site) == {
+        "python": version,
+        "executable": sys.executable,
+        "torch": "2.9.0+cu128",
+        "torch_in": f"{path}/torch",
+        "cuda": "12.8",
+        "libraries": "cuda12",
+        "plugin": "none",
+    }
 
 
 def test_a_plugin_for_the_image_s_torch_is_noticed(site: Site) -> None:
@@ -225,7 +232,12 @@ def test_torch_is_never_imported_by_the_probe(site: Site) -> None:
     path = fake_torch(site, "2.11.0+cu130", "13.0", OURS)
     environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run([sys.executable, PROBE], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[1:] == ["torch=2.11.0+cu130", "cuda=13.0"], done.stderr
+    assert done.stdout.splitlines()[1:] == [
+        f"executable={sys.executable}",
+        "torch=2.11.0+cu130",
+        "cuda=13.0",
+        f"torch_in={path}/torch",
+    ], done.stderr
 
 
 def program(tmp_path: Path, loader: str) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -107,6 +109,16 @@ def test_operators_age_functions() -> None:
     assert ages.take() == ([0, 1, 0, 1], [0, 0, 0, 2])
 
 
+@pytest.fixture
+def no_garbage() -> Iterator[None]:
+    """Nothing is collected meanwhile: what earlier tests left may call functions as it goes, which count, too."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage")
 def test_functions_are_counted_with_generators_and_without_imports() -> None:
     def numbers() -> Any:
         yield 1
@@ -125,6 +137,7 @@ def test_functions_are_counted_with_generators_and_without_imports() -> None:
     assert counter.take()[:4] == (5, 0, 0, 0)
 
 
+@pytest.mark.usefixtures("no_garbage")
 def test_operators_are_counted_from_a_profile() -> None:
     counter = counting.Counter()
     layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
@@ -142,6 +155,7 @@ def test_operators_are_counted_from_a_profile() -> None:
     assert sum(first[:4]) == sum(second[:4]) == second[0] >= 3  # this function, the module's call, its forward
 
 
+@pytest.mark.usefixtures("no_garbage")
 @pytest.mark.parametrize("busy", [False, True])
 def test_functions_and_operators_come_in_one_order(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that runs once in seventy different operators is not warm, though no other function ran between. Nor

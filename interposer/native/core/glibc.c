@@ -50,6 +50,8 @@ OLD(int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
 OLD(int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
 
 // ---- set errno otherwise since 2.29 --------------------------------------------------------------------------------
+OLD(double, exp, (double x), (x))
+OLD(double, log, (double x), (x))
 OLD(double, log2, (double x), (x))
 OLD(double, pow, (double x, double y), (x, y))
 

@@ -114,7 +114,7 @@ def test_memory_adds_ranks_of_a_device_and_begins_each_interval_with_what_is_the
     assert (m.allocated(A), m.peak(A)) == (70, 150)
     assert m.interval(0) == {A: 100}
     assert m.interval(0) == {A: 20}
-    m.refused(A, 500, 3)
+    m.refused(0, A, 500, 3)
     assert (m.refusals[0].allocated_bytes, m.refusals[0].step) == (70, 3)
     m.left(1)
     assert m.allocated(A) == 20
