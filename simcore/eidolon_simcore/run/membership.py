@@ -91,7 +91,8 @@ class Membership:
         session = self._open_session(rank, server, joined.session)
         server.sessions[joined.session] = self.sessions[rank] = session
         self._pids[rank] = joined.pid
-        self.first_joined_at = self.first_joined_at or now
+        if self.first_joined_at is None:
+            self.first_joined_at = now
 
     def _number(self, server: Server, joined: pb.RankJoined) -> int:
         """The rank's number: RANK of the environment, or else the order of joining. If the number is taken, it gets the
