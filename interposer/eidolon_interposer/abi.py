@@ -66,6 +66,9 @@ RING_HEADER = _structure(
     (152, "closed", "<u4"),
     (156, "idle", "<u4"),
     (160, "space_wanted", "<u4"),
+    (168, "answer_wait_ns", "<u8"),
+    (176, "room_wait_ns", "<u8"),
+    (184, "watcher_wait_ns", "<u8"),
     # written by the agent
     (192, "tail", "<u8"),
     (200, "defs_tail", "<u8"),

@@ -397,7 +397,16 @@ class Agent:
         rank.leaving = True
         rank.ring.sent()
         status = None if orderly else _wait_status(rank.ring.pid)
-        left = pb.RankLeft(session=rank.session, orderly=orderly, records=rank.ring.tail, wait_status=status)
+        waits = rank.ring.real_waits_ns
+        left = pb.RankLeft(
+            session=rank.session,
+            orderly=orderly,
+            records=rank.ring.tail,
+            wait_status=status,
+            answer_wait_ns=waits[0],
+            room_wait_ns=waits[1],
+            watcher_wait_ns=waits[2],
+        )
         return pb.AgentMessage(left=left)
 
     def _drain(self, rank: Rank) -> Iterator[pb.AgentMessage | Batch]:

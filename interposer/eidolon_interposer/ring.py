@@ -47,6 +47,7 @@ SPACE_WANTED, SPACE_BELL = word_of(RING_HEADER, "space_wanted"), word_of(RING_HE
 INBOX_BELL = word_of(RING_HEADER, "inbox_bell")
 FATAL_OFFSET, FATAL_BYTES = offset_of(RING_HEADER, "fatal"), 1024
 USED = offset_of(RING_HEADER, "used_bytes") // 8
+REAL_WAITS = [word_of(RING_HEADER, f"{what}_wait_ns") for what in ("answer", "room", "watcher")]
 
 _REGIONS = (("records", "record", EVENT_RECORD.itemsize), ("defs", "defs", 1), ("inbox", "inbox", 1))
 _KINDS = bytes(Kind)
@@ -133,6 +134,11 @@ class RingReader(Ring):
     def used_bytes(self) -> list[int]:
         """Device memory that this rank holds, per device."""
         return self._mapping.i64[USED : USED + MAX_DEVICES].tolist()
+
+    @property
+    def real_waits_ns(self) -> list[int]:
+        """Real time in which threads of the rank waited: for answers, for room in the ring, for threads that watch."""
+        return [self._mapping.u64[word] for word in REAL_WAITS]
 
     def alive(self) -> bool:
         """True while the rank's process lives. Raises if the file was resized under us."""

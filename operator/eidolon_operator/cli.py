@@ -96,7 +96,7 @@ def _dispatch(options: argparse.Namespace, command: list[str] | None) -> int:
         case "run":
             return _run(options, command)
         case "explain":
-            return _explain(options.run)
+            return _explain(options.run, wall=options.wall)
         case "validate":
             return _validate(options.file, cluster=not options.local)
         case "fetch":
@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument("file", type=_path, metavar="FILE")
     explain = verbs.add_parser("explain", help="where a run's times come from", allow_abbrev=False)
     explain.add_argument("run", type=_path, metavar="RUN", help="folder of the run, or its summary.json")
+    explain.add_argument("--wall", action="store_true", help="what the ranks waited for in real time instead")
     verbs.add_parser("profile", help="measure a real GPU for the cost tables (needs PyTorch)", add_help=False)
     calibrate = verbs.add_parser("calibrate", help="make the host cost table of a machine with a GPU (needs PyTorch)")
     calibrate.add_argument("what", choices=["host"])
@@ -325,11 +326,12 @@ def _validate(file: Path, *, cluster: bool) -> int:
     return 0
 
 
-def _explain(run: Path) -> int:
+def _explain(run: Path, *, wall: bool) -> int:
     from eidolon_operator import explain
 
     try:
-        print(explain.render(explain.load(run)), end="")
+        found = explain.load(run)
+        print(explain.render_wall(found) if wall else explain.render(found), end="")
     except explain.ExplainError as error:
         complain(f"explain: {error}")
         return EXIT_USAGE

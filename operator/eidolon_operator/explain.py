@@ -1,5 +1,7 @@
 """`eidolon explain RUN`: where a run's device time comes from, and how far to believe it.
 
+With ``--wall`` it says what the ranks waited for in real time.
+
 All functions but :func:`load` are pure and make text from ``summary.json``.
 """
 
@@ -15,6 +17,13 @@ from eidolon_operator.units import format_ns
 COSTLIEST = 10
 #: Sources of cost that the user could improve by measuring a GPU.
 WEAK = ("roofline", "unknown")
+WALL_WORDS = (
+    "own work: the rank's own code, from its first call of CUDA to its end",
+    "peers: an answer depends on a collective that another rank has not issued yet, or on what that brings",
+    "horizon: an answer depends on when other ranks go on",
+    "ingest: records on their way to the core, its work, and the answer's way back",
+    "room: the ring is full; watchers: threads that watch collectives have not seen the end of one",
+)
 
 
 class ExplainError(Exception):
@@ -66,3 +75,18 @@ def render(found: Mapping[str, Any]) -> str:
         ]
         lines += [f"  {entry['share']:.2%} {entry['source']} {entry['name'][:100]}" for entry in weak[:COSTLIEST]]
     return "\n".join(lines) + "\n"
+
+
+def render_wall(found: Mapping[str, Any]) -> str:
+    """Real time of each rank and what part of it went where. Raises :class:`ExplainError` if the summary has none."""
+    ranks = found.get("real_time")
+    if not ranks:
+        raise ExplainError("the summary has no field 'real_time': no rank joined, or the run is of an older version")
+    columns = [name.removesuffix("_s") for name in summary.WAITS]
+    lines = [f"{'rank':>5} {'real time':>10} {'own work':>9} " + " ".join(f"{name:>9}" for name in columns)]
+    for one in ranks:
+        waits = [one[name] for name in summary.WAITS]
+        whole = max(one["s"], sum(waits)) or 1.0
+        shares = [max(0.0, whole - sum(waits)), *waits]
+        lines.append(f"{one['rank']:>5} {one['s']:>8.2f} s " + " ".join(f"{part / whole:>9.1%}" for part in shares))
+    return "\n".join([*lines, "", *WALL_WORDS]) + "\n"

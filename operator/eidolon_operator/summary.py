@@ -46,12 +46,15 @@ _OPERATION: Final = {
 }
 _LOAD: Final = {"name": str, "tier": str, "bytes": NUMBER, "bytes_per_s": NUMBER}
 _TIMES: Final = ("compute_ns", "communication_ns", "host_ns", "idle_ns")
+#: What a rank waits for in real time; simcore/eidolon_simcore/run/real_time.py says what each means.
+WAITS: Final = ("peers_s", "horizon_s", "ingest_s", "room_s", "watchers_s")
 _SUMMARY: Final = {
     "state?": str,
     **dict.fromkeys(("cause?", "reason?", "gpu?", "host_cost?", "host_note?"), (str, None)),
     "ranks?": COUNT,
     "virtual_ns?": COUNT,
     "wall_s?": NUMBER,
+    "real_time?": [{"rank": COUNT, "s": NUMBER, **dict.fromkeys(WAITS, NUMBER)}],
     "capacity_bytes?": COUNT,
     "steps?": [_STEP],
     "steps_left_out?": COUNT,

@@ -43,3 +43,20 @@ def test_a_folder_without_a_summary_is_an_error(tmp_path: Path, capsys: pytest.C
     (tmp_path / "summary.json").write_text("{}", "utf-8")
     with pytest.raises(explain.ExplainError, match="no field 'coverage'"):
         explain.load(tmp_path)
+
+
+REAL_TIME = {"rank": 0, "s": 10.0, "peers_s": 1.0, "horizon_s": 0.5, "ingest_s": 2.0, "room_s": 0.0, "watchers_s": 0.5}
+
+
+def test_wall_says_what_a_rank_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY | {"real_time": [REAL_TIME]}), "utf-8")
+    assert main(["explain", "--wall", str(tmp_path)]) == 0
+    head, row = capsys.readouterr().out.splitlines()[:2]
+    assert head.split() == ["rank", "real", "time", "own", "work", "peers", "horizon", "ingest", "room", "watchers"]
+    assert row.split() == ["0", "10.00", "s", "60.0%", "10.0%", "5.0%", "20.0%", "0.0%", "5.0%"]
+
+
+def test_wall_of_an_older_summary_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY), "utf-8")
+    assert main(["explain", "--wall", str(tmp_path)]) == 2
+    assert "no field 'real_time'" in capsys.readouterr().err

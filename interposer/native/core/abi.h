@@ -84,6 +84,9 @@ struct RingHeader {
   std::atomic<uint32_t> closed;           // 1: the process is exiting in order
   std::atomic<uint32_t> idle;             // 1: all foreground threads sleep outside our calls
   std::atomic<uint32_t> space_wanted;     // futex word: the shim waits for room in records or definitions
+  std::atomic<uint64_t> answer_wait_ns;   // real time in which foreground threads waited for answers,
+  std::atomic<uint64_t> room_wait_ns;     // threads for room in the ring,
+  std::atomic<uint64_t> watcher_wait_ns;  // and foreground threads for those that watch
 
   alignas(64) std::atomic<uint64_t> tail; // records that the core has taken: a restarted agent begins here
   std::atomic<uint64_t> defs_tail;

@@ -51,7 +51,7 @@ void ring_close();            // orderly exit
 RingHeader *ring_header();    // nullptr: no ring
 ServerPage *server_page();    // nullptr: null core or no agent
 uint64_t ring_emit(const Event &event, uint8_t flags, int slot);
-Reply ring_wait(int slot, uint64_t seq); // the answer to a blocking record
+Reply ring_wait(int slot, uint64_t seq, bool foreground); // the answer to a blocking record
 bool ring_answered(int slot, uint64_t seq);
 void ring_await_answer(int slot, uint64_t seq, int64_t limit_us); // sleeps until it is there, at most for so long
 void ring_payload(uint64_t seq, const void *data, size_t bytes);  // publishes payload bytes
@@ -60,6 +60,19 @@ bool ring_wait_inbox(int timeout_ms);                             // sleeps unti
 uint64_t ring_next_seq(); // sequence number of the next record (a hint; exact only under the ring's lock)
 int callback_slot_take(); // a reply slot for a host callback; waits if all are taken
 void callback_slot_give(int slot);
+
+// Adds the real time until it goes out of scope to a sum in the ring's header.
+class RealWait {
+public:
+  explicit RealWait(std::atomic<uint64_t> *sum); // nullptr: to none
+  ~RealWait();
+  RealWait(const RealWait &) = delete;
+  RealWait &operator=(const RealWait &) = delete;
+
+private:
+  std::atomic<uint64_t> *sum_;
+  int64_t began_ns_;
+};
 
 // ---- rank ---------------------------------------------------------------------------------------------------------
 

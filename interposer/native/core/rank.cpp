@@ -300,7 +300,7 @@ Reply ask(const Event &event) {
   uint64_t seq = ring_emit(event, flags, thread.index);
   if ((flags & kForeground) != 0)
     foreground_seq.store(seq, std::memory_order_relaxed);
-  Reply reply = ring_wait(thread.index, seq);
+  Reply reply = ring_wait(thread.index, seq, (flags & kForeground) != 0);
   waiting.fetch_sub(1);
   return reply;
 }

@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 #include "futex.h"
@@ -96,7 +97,10 @@ void check_alive(RingState *r) {
 void wait_for_room(RingState *r, const std::atomic<uint64_t> &head, const std::atomic<uint64_t> &tail,
                    uint64_t capacity, uint64_t need) {
   RingHeader *h = r->header;
+  std::optional<RealWait> waits;
   while (head.load(std::memory_order_relaxed) + need - tail.load(std::memory_order_acquire) > capacity) {
+    if (!waits)
+      waits.emplace(&h->room_wait_ns);
     uint32_t seen = h->space_bell.load();
     h->space_wanted.store(1);
     ring_bell(r->page);
@@ -329,9 +333,18 @@ void ring_await_answer(int slot, uint64_t seq, int64_t limit_us) {
     futex_wait(&word, seen, limit_us);
 }
 
-Reply ring_wait(int slot, uint64_t seq) {
+RealWait::RealWait(std::atomic<uint64_t> *sum)
+    : sum_(sum), began_ns_(sum == nullptr ? 0 : nanoseconds(CLOCK_MONOTONIC)) {}
+
+RealWait::~RealWait() {
+  if (sum_ != nullptr)
+    sum_->fetch_add(static_cast<uint64_t>(nanoseconds(CLOCK_MONOTONIC) - began_ns_), std::memory_order_relaxed);
+}
+
+Reply ring_wait(int slot, uint64_t seq, bool foreground) {
   RingState *r = state();
   ReplySlot &mine = r->slots[slot];
+  const RealWait waits(foreground ? &r->header->answer_wait_ns : nullptr);
   for (;;) {
     uint32_t seen = mine.reply_seq.load(std::memory_order_acquire);
     if (seen == static_cast<uint32_t>(seq + 1))

@@ -59,6 +59,11 @@ class Delivery:
         """A foreground thread has not been answered."""
         return bool(self._foreground)
 
+    @property
+    def held(self) -> bool:
+        """An answer is held until bytes have come that it may depend on."""
+        return bool(self._held)
+
     def answer(self, answer: Answer) -> None:
         """Sends an answer, unless bytes that it may depend on have not come yet."""
         thread, kind = self._waiting.pop(answer.seq, (-1, 0))

@@ -16,6 +16,7 @@ and every 10 ms comes a :meth:`~Simulation.tick`. What goes back is handed to ea
 :mod:`.watchdogs`         what ends a run that cannot go on
 :mod:`.ending`            why the run ended, and the orderly end of its servers
 :mod:`.views`             status, snapshot, summary
+:mod:`.real_time`         why ranks wait in real time
 ========================  =============================================================================================
 
 A run is over when every server has said goodbye, when the steps that were asked for are final, or when something went
@@ -50,6 +51,7 @@ from eidolon_simcore.run.final_results import FinalResults
 from eidolon_simcore.run.host_times import HostCost
 from eidolon_simcore.run.membership import Membership, WorldSizeError
 from eidolon_simcore.run.outbox import Outbox
+from eidolon_simcore.run.real_time import RealTime
 from eidolon_simcore.run.server import RejectedError, Send, Server, Servers
 from eidolon_simcore.run.session import Session
 from eidolon_simcore.run.validation import InvalidBatchError, LostRecordsError, received
@@ -99,6 +101,7 @@ class Simulation:
         rates = 0 if alone else engine.rates(beside_collectives())
         self._ranks = Membership(plan, engine, self._books, rates, self._open_session, now)
         self._results = FinalResults(plan, engine, self._books, report)
+        self._real_time = RealTime(engine, self._ranks.sessions, now)
         self._watchdogs = watchdogs(plan, self._servers, self._ranks, engine, collectives, now)
         self.views = Views(
             plan=plan,
@@ -111,6 +114,7 @@ class Simulation:
             results=self._results,
             report=report,
             ending=self._ending,
+            real_time=self._real_time,
             host_note=host_cost.note,
             began_at=now,
         )
@@ -159,6 +163,7 @@ class Simulation:
             case "joined":
                 self._ranks.acted_at = now
                 self._ranks.join(server, message.joined, now)
+                self._real_time.joined(_session(server, message.joined.session).rank, now)
             case "batch":
                 self._batch(_session(server, message.batch.session), message.batch, now)
             case "batches":
@@ -167,7 +172,10 @@ class Simulation:
             case "left":
                 session = _session(server, message.left.session)
                 session.taken += 1
-                self._ranks.leave(session, message.left.records, now, _how_died(message.left))
+                left = message.left
+                self._ranks.leave(session, left.records, now, _how_died(left))
+                waits = left.answer_wait_ns, left.room_wait_ns, left.watcher_wait_ns
+                self._real_time.left(session.rank, now, *waits)
             case "goodbye":
                 self._goodbye(server, message.goodbye, now)
             case other:
@@ -243,6 +251,7 @@ class Simulation:
         """At least every 10 ms: clocks, timeouts. Makes the run end if it cannot go on."""
         self._publish(now)
         self._outbox.flush()
+        self._real_time.look(now)
         self._ending.stop_others(now)
         if self.state is None:
             failure = next(filter(None, (watchdog(now) for watchdog in self._watchdogs)), None)

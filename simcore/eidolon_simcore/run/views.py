@@ -24,6 +24,7 @@ from eidolon_simcore.run.collectives import Collectives
 from eidolon_simcore.run.ending import Ending
 from eidolon_simcore.run.final_results import FinalResults
 from eidolon_simcore.run.membership import Membership
+from eidolon_simcore.run.real_time import RealTime
 from eidolon_simcore.run.server import Servers
 
 
@@ -41,6 +42,7 @@ class Views:
     results: FinalResults
     report: Report
     ending: Ending
+    real_time: RealTime
     host_note: str  #: where host times come from
     began_at: float  #: seconds of a monotonic clock
 
@@ -129,6 +131,7 @@ class Views:
             "engine": self.engine.counters(),
             "virtual_ns": max([self.results.virtual_ns, *clocks]),
             "wall_s": round(now - self.began_at, 3),
+            "real_time": self.real_time.entries(now),
             "capacity_bytes": self.plan.devices[0].memory_bytes,
             **self.books.accounts.summary(),
         }
