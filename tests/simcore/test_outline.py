@@ -25,7 +25,7 @@ def idle(*operations: Any, alone: int = 0, outline: Any = None) -> int:
     """Nanoseconds of gaps; every collective takes ``alone`` by itself."""
     rows = np.concatenate(operations)
     outline = outline or _engine.Outline()
-    outline.take(rows.view(np.uint8), np.where(rows["op"] == int(Op.COLLECTIVE), alone, 0).astype(np.int64))
+    outline.take(rows.tobytes(), np.where(rows["op"] == int(Op.COLLECTIVE), alone, 0).astype(np.int64))
     return int(outline.cut())
 
 
@@ -71,4 +71,4 @@ def test_each_step_has_its_own_gaps() -> None:
 
 def test_columns_of_other_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="one length"):
-        _engine.Outline().take(np.concatenate([work(1), work(2)]).view(np.uint8), np.zeros(1, np.int64))
+        _engine.Outline().take(np.concatenate([work(1), work(2)]).tobytes(), np.zeros(1, np.int64))

@@ -167,8 +167,8 @@ class Engine(Protocol):
     def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
         """Does what :meth:`define` does, with the number of a pattern in place of the flows."""
 
-    def ingest(self, rank: int, operations: NDArray[np.void]) -> None:
-        """Appends operations (:data:`OPERATION`) in rank order."""
+    def ingest(self, rank: int, operations: NDArray[np.void] | bytes) -> None:
+        """Appends operations (:data:`OPERATION`), or the bytes of such, in rank order."""
 
     def answers(self) -> list[Answer]:
         """Advances as far as possible. Returns answers that have become known, each once."""

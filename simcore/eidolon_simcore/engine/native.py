@@ -89,11 +89,13 @@ class NativeEngine:
         self.define(handle, participants, latency_ns, flows)
         return handle
 
-    def ingest(self, rank: int, operations: NDArray[np.void]) -> None:
-        if operations.dtype != OPERATION:
-            raise ValueError("operations are not of dtype OPERATION")
-        if len(operations):
-            self._engine.ingest(rank, np.ascontiguousarray(operations).view(np.uint8))
+    def ingest(self, rank: int, operations: NDArray[np.void] | bytes) -> None:
+        if not isinstance(operations, bytes):
+            if operations.dtype != OPERATION:
+                raise ValueError("operations are not of dtype OPERATION")
+            operations = operations.tobytes()
+        if operations:
+            self._engine.ingest(rank, operations)
 
     def answers(self) -> list[Answer]:
         return [Answer(*answer) for answer in self._engine.answers()]

@@ -143,7 +143,7 @@ class Accounts:
         bus_bytes = round(call.bytes * _BUS[call.op](n)) if call.op in _BUS else call.bytes
         self._ledger.add_collective(kind, self._pattern(call.pattern), call.bytes, bus_bytes, call.ranks, call.seqs)
 
-    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+    def operations(self, rank: int, operations: bytes) -> None:
         """Operations are not booked: their spans are."""
 
     def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:

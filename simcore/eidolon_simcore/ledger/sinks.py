@@ -47,8 +47,8 @@ class Sink(Protocol):
     def collective(self, call: CollectiveCall) -> None:
         """A matched call, before its spans."""
 
-    def operations(self, rank: int, operations: NDArray[Any]) -> None:
-        """Operations (:data:`~.engine.interface.OPERATION`) that a rank has just handed to the engine."""
+    def operations(self, rank: int, operations: bytes) -> None:
+        """The bytes of operations (:data:`~.engine.interface.OPERATION`) that a rank has just handed to the engine."""
 
     def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
         """From its record ``seq`` on, a rank has this much allocated on a device."""
@@ -86,7 +86,7 @@ class Sinks:
         for sink in self._sinks:
             sink.collective(call)
 
-    def operations(self, rank: int, operations: NDArray[Any]) -> None:
+    def operations(self, rank: int, operations: bytes) -> None:
         for sink in self._sinks:
             sink.operations(rank, operations)
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from eidolon_simcore.costs.model import CROWDED_LANES, CROWDED_NS
 from eidolon_simcore.costs.sm_clock import Pace
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
-from eidolon_simcore.engine.interface import OPERATION, Answer
+from eidolon_simcore.engine.interface import Answer
 from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.ledger.coverage import Spent
 from eidolon_simcore.run.delivery import Delivery, Line
@@ -96,7 +96,7 @@ class Session:
         self._effects.apply()
         for ask in intake.asks():
             self.delivery.expect(*ask)
-        operations = intake.close().view(OPERATION)
+        operations = intake.close()
         self._engine.ingest(self.rank, operations)
         self._sinks.operations(self.rank, operations)
         acted = bool(intake.acted())

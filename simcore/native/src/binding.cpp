@@ -42,12 +42,15 @@ template <typename T> nb::object as_array(std::vector<T> values) {
   }
 }
 
-std::span<const Operation> operations_of(const Bytes &bytes) {
-  if (bytes.size() % sizeof(Operation) != 0 || reinterpret_cast<std::uintptr_t>(bytes.data()) % 8 != 0) {
-    throw std::invalid_argument("operations are whole records, aligned to 8 bytes");
+// Rows as they lie in a bytes object, of which Python aligns the contents to 8 bytes.
+template <typename Row> std::span<const Row> rows_in(const nb::bytes &bytes, const char *what) {
+  if (bytes.size() % sizeof(Row) != 0) {
+    throw std::invalid_argument(std::string(what) + " are whole");
   }
-  return {reinterpret_cast<const Operation *>(bytes.data()), bytes.size() / sizeof(Operation)};
+  return {static_cast<const Row *>(bytes.data()), bytes.size() / sizeof(Row)};
 }
+
+std::span<const Operation> operations_of(const nb::bytes &bytes) { return rows_in<Operation>(bytes, "operations"); }
 
 void bind_engine_input(nb::class_<Engine> &engine) {
   engine
@@ -89,7 +92,7 @@ void bind_engine_input(nb::class_<Engine> &engine) {
       .def("reserve", &Engine::reserve)
       .def("define", &Engine::define)
       .def("ingest",
-           [](Engine &self, std::uint32_t rank, const Bytes &bytes) { self.ingest(rank, operations_of(bytes)); });
+           [](Engine &self, std::uint32_t rank, const nb::bytes &bytes) { self.ingest(rank, operations_of(bytes)); });
 }
 
 template <typename T, typename Row> nb::list rows_of(const std::vector<T> &values, Row row) {
@@ -229,7 +232,7 @@ void bind_outline(nb::module_ &module) {
   nb::class_<Outline>(module, "Outline")
       .def(nb::init<>())
       .def("take",
-           [](Outline &self, const Bytes &bytes, const Times &alone_ns) {
+           [](Outline &self, const nb::bytes &bytes, const Times &alone_ns) {
              const std::span<const Operation> operations = operations_of(bytes);
              if (alone_ns.size() != operations.size()) {
                throw std::invalid_argument("columns are of one length");
@@ -241,14 +244,28 @@ void bind_outline(nb::module_ &module) {
       .def("cut", &Outline::cut);
 }
 
-void bind_intake_definitions(nb::class_<Intake> &intake) {
+// An intake that keeps the records of its batch where they are.
+class IntakeOfBytes : public Intake {
+public:
+  using Intake::Intake;
+  void open(std::uint64_t seq, nb::bytes records, std::size_t skip) {
+    records_ = std::move(records);
+    const std::span all = rows_in<EventRecord>(records_, "records");
+    Intake::open(seq, all.subspan(std::min(skip, all.size())));
+  }
+
+private:
+  nb::bytes records_;
+};
+
+void bind_intake_definitions(nb::class_<IntakeOfBytes> &intake) {
   intake
       .def(
           "__init__",
-          [](Intake *self, Prices &prices, Meter &meter, Outline &outline, bool measured, double factor,
+          [](IntakeOfBytes *self, Prices &prices, Meter &meter, Outline &outline, bool measured, double factor,
              std::int64_t poll_ns, std::int64_t compiled_entry_ns, std::size_t crowded_lanes, std::int64_t crowded_ns) {
-            new (self) Intake({measured, factor, poll_ns, compiled_entry_ns, crowded_lanes, crowded_ns}, prices, meter,
-                              outline);
+            new (self) IntakeOfBytes({measured, factor, poll_ns, compiled_entry_ns, crowded_lanes, crowded_ns}, prices,
+                                     meter, outline);
           },
           nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), "prices"_a, "meter"_a, "outline"_a,
           nb::kw_only(), "measured"_a, "factor"_a, "poll_ns"_a, "compiled_entry_ns"_a, "crowded_lanes"_a,
@@ -258,36 +275,26 @@ void bind_intake_definitions(nb::class_<Intake> &intake) {
       .def("set_alone", &Intake::set_alone);
 }
 
-void bind_intake_batch(nb::class_<Intake> &intake) {
-  intake
-      .def(
-          "open",
-          [](Intake &self, std::uint64_t seq, const nb::bytes &records, std::size_t skip) {
-            if (records.size() % sizeof(EventRecord) != 0) {
-              throw std::invalid_argument("records are whole");
-            }
-            const std::span all{static_cast<const EventRecord *>(records.data()), records.size() / sizeof(EventRecord)};
-            self.open(seq, all.subspan(std::min(skip, all.size())));
-          },
-          "seq"_a, "records"_a, "skip"_a = 0)
+void bind_intake_batch(nb::class_<IntakeOfBytes> &intake) {
+  intake.def("open", &IntakeOfBytes::open, "seq"_a, "records"_a, "skip"_a = 0)
       .def("new_lanes",
-           [](Intake &self) {
+           [](IntakeOfBytes &self) {
              return rows_of(self.new_lanes(),
                             [](const Intake::Lane &lane) { return nb::make_tuple(lane.stream, lane.device); });
            })
       .def("new_calls",
-           [](Intake &self) {
+           [](IntakeOfBytes &self) {
              return rows_of(self.new_calls(),
                             [](const Intake::Call &call) { return nb::make_tuple(call.signature, call.device); });
            })
       .def("translate", &Intake::translate)
       .def("mark",
-           [](Intake &self) {
+           [](IntakeOfBytes &self) {
              const Intake::Mark mark = self.mark();
              return nb::make_tuple(mark.seq, mark.signature);
            })
       .def("noted",
-           [](Intake &self) {
+           [](IntakeOfBytes &self) {
              return rows_of(self.noted(), [](const Intake::Noted &each) {
                return nb::make_tuple(static_cast<int>(each.kind), each.row, each.seq, each.flags, each.device,
                                      each.signature, each.value);
@@ -297,18 +304,21 @@ void bind_intake_batch(nb::class_<Intake> &intake) {
       .def("join", &Intake::join)
       .def("join_on", &Intake::join_on)
       .def("asks",
-           [](Intake &self) {
+           [](IntakeOfBytes &self) {
              return rows_of(self.asks(), [](const Intake::Ask &ask) {
                return nb::make_tuple(ask.seq, ask.thread, static_cast<int>(ask.kind), ask.foreground);
              });
            })
       .def("acted", &Intake::acted)
       .def("idle", &Intake::idle)
-      .def("close", [](Intake &self) { return as_array(self.close()); });
+      .def("close", [](IntakeOfBytes &self) {
+        const std::vector<Operation> &operations = self.close();
+        return nb::bytes(operations.data(), operations.size() * sizeof(Operation));
+      });
 }
 
 void bind_intake(nb::module_ &module) {
-  nb::class_<Intake> intake(module, "Intake");
+  nb::class_<IntakeOfBytes> intake(module, "Intake");
   bind_intake_definitions(intake);
   bind_intake_batch(intake);
 }

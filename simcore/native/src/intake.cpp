@@ -12,10 +12,10 @@ namespace {
 constexpr std::uint64_t kLongestSleepNs = std::uint64_t{1} << 62U;
 constexpr std::uint32_t kWaits = 1; // in `pad` of an operation: a wait of the host comes behind it
 
-bool hostless(const Operation &operation) { return (operation.flags & (kNoHost | kBackground)) != 0; }
+bool hostless(std::uint8_t flags) { return (flags & (kNoHost | kBackground)) != 0; }
 
 // Whether it costs host time and nothing else.
-bool only_host(const Operation &operation) { return operation.op == Op::kHost && (operation.flags & kAsk) == 0; }
+bool only_host(Op op, std::uint8_t flags) { return op == Op::kHost && (flags & kAsk) == 0; }
 
 std::uint8_t flags_of(const EventRecord &record) {
   if (moves(record.kind)) {
@@ -38,13 +38,14 @@ std::uint8_t flags_of(const EventRecord &record) {
 
 Intake::Intake(Settings settings, Prices &prices, Meter &meter, Outline &outline)
     : settings_(settings), prices_(prices), meter_(meter), outline_(outline), calls_(kCallIds), signatures_(kCallIds) {
-  calls_[0].known = true;
+  signatures_[0].known = true;
 }
 
 // ---- Definitions ----
 
 void Intake::define_call(std::uint32_t number, std::int64_t ns, std::uint32_t label) {
-  calls_.at(number) = {true, label, ns};
+  calls_.at(number) = {label, ns};
+  signatures_[number].known = true;
 }
 
 void Intake::define(std::uint32_t number, std::uint32_t label, bool compiled, bool step) {
@@ -62,23 +63,21 @@ void Intake::define(std::uint32_t number, std::uint32_t label, bool compiled, bo
 
 void Intake::open(std::uint64_t seq, std::span<const EventRecord> records) {
   first_seq_ = seq;
-  records_.assign(records.begin(), records.end());
+  records_ = records;
   check(seq);
   operations_.clear();
   operations_.reserve(records_.size());
-  waits_ = 0;
+  next_ = waits_ = 0;
   new_lanes_.clear();
   new_calls_.clear();
   asks_.clear();
   at_mark_ = acted_ = idle_ = false;
   for (const EventRecord &record : records_) {
-    if (on_stream(record.kind) && lanes_.insert(record.stream).second) {
-      new_lanes_.push_back({record.stream, record.device});
+    if (on_stream(record.kind) && record.stream != last_lane_) {
+      use_lane(record);
     }
-    if (record.kind == Kind::kCollective && signatures_[record.sig].alone_ns == 0 &&
-        std::none_of(new_calls_.begin(), new_calls_.end(),
-                     [&](const Call &call) { return call.signature == record.sig; })) {
-      new_calls_.push_back({record.sig, record.device});
+    if (record.kind == Kind::kCollective && signatures_[record.sig].alone_ns == 0) {
+      use_collective(record);
     }
     if (acts(record)) {
       acted_ = true;
@@ -88,6 +87,21 @@ void Intake::open(std::uint64_t seq, std::span<const EventRecord> records) {
   std::sort(new_lanes_.begin(), new_lanes_.end(), [](const Lane &a, const Lane &b) { return a.stream < b.stream; });
   std::sort(new_calls_.begin(), new_calls_.end(),
             [](const Call &a, const Call &b) { return a.signature < b.signature; });
+  gap_ns_ = lanes_.size() >= settings_.crowded_lanes ? settings_.crowded_ns : 0;
+}
+
+void Intake::use_lane(const EventRecord &record) {
+  last_lane_ = record.stream;
+  if (lanes_.insert(record.stream).second) {
+    new_lanes_.push_back({record.stream, record.device});
+  }
+}
+
+void Intake::use_collective(const EventRecord &record) {
+  if (std::none_of(new_calls_.begin(), new_calls_.end(),
+                   [&](const Call &call) { return call.signature == record.sig; })) {
+    new_calls_.push_back({record.sig, record.device});
+  }
 }
 
 void Intake::check(std::uint64_t seq) const {
@@ -127,58 +141,85 @@ void Intake::refuse(std::uint64_t seq) const {
 bool Intake::translate() {
   noted_.clear();
   launches_ = 0;
-  while (operations_.size() < records_.size()) {
-    const EventRecord &record = records_[operations_.size()];
+  for (; next_ < records_.size(); ++next_) {
+    const EventRecord &record = records_[next_];
     if (record.kind == Kind::kMark && !at_mark_) {
       at_mark_ = true;
       prices_.begin();
       return true;
     }
     at_mark_ = false;
-    append(record, first_seq_ + operations_.size());
+    append(record);
   }
   return false;
 }
 
-Intake::Mark Intake::mark() const { return {first_seq_ + operations_.size(), records_.at(operations_.size()).sig}; }
+Intake::Mark Intake::mark() const {
+  if (next_ == records_.size()) {
+    throw std::out_of_range("the batch is done: it stands at no mark");
+  }
+  return {first_seq_ + next_, records_[next_].sig};
+}
 
-void Intake::append(const EventRecord &record, std::uint64_t seq) {
-  Operation operation{.seq = seq, .op = operation_of(record.kind), .flags = flags_of(record), .lane = record.stream};
-  operation.value = record.value;
-  operation.host_ns = host_ns(record, hostless(operation));
+void Intake::append(const EventRecord &record) {
+  const std::uint64_t seq = first_seq_ + next_;
+  const Signature &signature = signatures_[record.sig];
+  const Op op = record.kind == Kind::kMark && signature.step ? Op::kMark : operation_of(record.kind);
+  const std::uint8_t flags = flags_of(record);
+  const std::int64_t folded_ns = fold(op, flags);
+  Operation &operation = operations_.emplace_back(); // filled in its place: to copy it would cost as much as the rest
+  operation.seq = seq;
+  operation.op = op;
+  operation.flags = flags;
+  operation.lane = record.stream;
+  const std::int64_t own_ns = host_ns(record);
+  operation.host_ns = hostless(flags) ? 0 : own_ns;
+  operation.value = record.kind == Kind::kSyncDevice ? record.device : record.kind == Kind::kMark ? 0 : record.value;
+  std::int64_t alone_ns = 0;
   if (works(record.kind)) {
-    const std::int64_t gap_ns = lanes_.size() >= settings_.crowded_lanes ? settings_.crowded_ns : 0;
-    operation.work_ns = prices_.take(record.sig, record.value, gap_ns);
-    operation.label = prices_.price(record.sig).label;
-    operation.work_class = prices_.price(record.sig).work_class;
+    const Prices::Priced priced = prices_.take(record.sig, record.value, gap_ns_);
+    operation.work_ns = priced.ns;
+    operation.label = priced.label;
+    operation.work_class = priced.work_class;
     meter_.take(record.sig, record.value);
   } else if (record.kind == Kind::kCollective) {
-    operation.label = signatures_[record.sig].label;
-  } else if (operation.op >= Op::kSyncLane || record.kind == Kind::kCommInit) {
+    operation.label = signature.label;
+    alone_ns = signature.alone_ns;
+  } else if ((op >= Op::kSyncLane && op != Op::kMark) || record.kind == Kind::kCommInit) {
     operation.label = calls_[record.call].label;
   }
-  outline_.take(operation, record.kind == Kind::kCollective ? signatures_[record.sig].alone_ns : 0);
-  if (record.kind == Kind::kSyncDevice) {
-    operation.value = record.device;
-  } else if (record.kind == Kind::kMark) {
-    operation.op = signatures_[record.sig].step ? Op::kMark : Op::kHost;
-    operation.value = 0;
-  }
-  if ((operation.flags & kAsk) != 0) {
+  outline_.take(operation, alone_ns);
+  operation.host_ns += folded_ns;
+  if ((flags & kAsk) != 0) {
     const bool foreground = record.has(RecordFlag::kForeground) && record.kind != Kind::kCallback;
     asks_.push_back({seq, record.thread, record.kind, foreground});
   }
   if (reaches_beyond(record)) {
-    noted_.push_back({record.kind, operations_.size(), seq, record.flags, record.device, record.sig, record.value});
+    noted_.push_back({record.kind, operations_.size() - 1, seq, record.flags, record.device, record.sig, record.value});
   }
   launches_ += is_autograd_launch(record) ? 1 : 0;
-  operations_.push_back(operation);
+}
+
+// Drops the last operation if it costs only host time, and returns what it costs: the next one, of which this is the
+// kind and the flags, takes that over. It stays if the next one has no host time of its own and is needed itself.
+std::int64_t Intake::fold(Op op, std::uint8_t flags) {
+  if (operations_.empty() || !only_host(operations_.back().op, operations_.back().flags)) {
+    return 0;
+  }
+  const bool needed = next_ + 1 == records_.size() || !only_host(op, flags);
+  if (needed && hostless(flags)) {
+    operations_.back().flags = 0; // it carries the host time of others
+    return 0;
+  }
+  const std::int64_t host_ns = operations_.back().host_ns;
+  operations_.pop_back();
+  return host_ns;
 }
 
 // What the record's call costs, and what its thread did before it.
-std::int64_t Intake::host_ns(const EventRecord &record, bool hostless) {
+std::int64_t Intake::host_ns(const EventRecord &record) {
   const std::int64_t stated = record.host_ns + (settings_.measured ? 0 : calls_[record.call].ns);
-  auto host = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(stated) * settings_.factor));
+  std::int64_t host = std::llrint(static_cast<double>(stated) * settings_.factor);
   if (record.kind == Kind::kMark) {
     entered_ = false;
   } else if (!settings_.measured && !entered_ && signatures_[record.sig].compiled) {
@@ -190,7 +231,7 @@ std::int64_t Intake::host_ns(const EventRecord &record, bool hostless) {
   } else if (record.kind == Kind::kSleep) {
     host += static_cast<std::int64_t>(std::min(record.value, kLongestSleepNs));
   }
-  return hostless || moves(record.kind) ? 0 : host;
+  return moves(record.kind) ? 0 : host;
 }
 
 void Intake::join_on(std::size_t row, std::uint64_t handle, std::uint32_t lane) {
@@ -206,24 +247,20 @@ void Intake::join_on(std::size_t row, std::uint64_t handle, std::uint32_t lane) 
 
 // ---- Closing ----
 
-// Drops records that cost only host time: the next operation on the host lane takes over their cost. The last one of
-// the batch stays, and so does one with which the operation behind it is issued together.
-std::vector<Operation> Intake::close() {
+const std::vector<Operation> &Intake::close() {
+  if (!operations_.empty() && only_host(operations_.back().op, operations_.back().flags)) {
+    operations_.back().flags = 0; // as above
+  }
+  if (waits_ != 0) {
+    add_waits();
+  }
+  return operations_;
+}
+
+void Intake::add_waits() {
   std::vector<Operation> out;
   out.reserve(operations_.size() + waits_);
-  const std::size_t count = operations_.size();
-  const auto needed = [&](std::size_t row) { return row + 1 == count || !only_host(operations_[row]); };
-  std::int64_t host_ns = 0;
-  for (std::size_t row = 0; row < count; ++row) {
-    Operation operation = operations_[row];
-    host_ns += operation.host_ns;
-    if (!needed(row) && !(hostless(operations_[row + 1]) && needed(row + 1))) {
-      continue;
-    }
-    operation.host_ns = std::exchange(host_ns, 0);
-    if (only_host(operation)) {
-      operation.flags = 0; // it carries the host time of others
-    }
+  for (Operation operation : operations_) {
     const bool waits = std::exchange(operation.pad, 0) == kWaits;
     out.push_back(operation);
     if (waits) {
@@ -233,7 +270,8 @@ std::vector<Operation> Intake::close() {
       out.push_back(operation);
     }
   }
-  return out;
+  operations_ = std::move(out);
+  waits_ = 0;
 }
 
 } // namespace eidolon

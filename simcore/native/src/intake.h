@@ -2,16 +2,20 @@
 //
 // A batch goes through in stages, because Python has a say between them (run/session.py):
 //
-//   open       copies the records and checks them: what passes can be used as an index without a further look. It finds
-//              the streams that are used first, and the collectives whose time alone is not known yet.
-//   translate  gives each record its operation, with its times, up to the next mark or to the end of the batch. At a
-//              mark Python sets the pace of the work that follows. Records that reach beyond the rank are noted, and
-//              Python says which collective they join.
-//   close      folds what costs nothing but host time into the next operation, so that the engine sees a fraction of
-//              the records.
+//   open       checks the records: what passes can be used as an index without a further look. It finds the streams
+//              that are used first, and the collectives whose time alone is not known yet.
+//   translate  gives each record its operation, with its times, up to the next mark or to the end of the batch. What
+//              costs nothing but host time is folded into the next operation, so that the engine sees a fraction of the
+//              records. At a mark Python sets the pace of the work that follows. Records that reach beyond the rank are
+//              noted, and Python says which collective they join.
+//   close      hands over the operations.
+//
+// Most of what a run costs this process is this way, record by record. So records are read where they lie, an operation
+// is written once, and what a record looks up lies close together.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_set>
 #include <utility>
@@ -45,7 +49,7 @@ public:
   };
   struct Noted {
     Kind kind = Kind::kHost;
-    std::size_t row = 0; // of its operation in the batch
+    std::size_t row = 0; // of its operation in the batch, for `join`
     std::uint64_t seq = 0;
     std::uint8_t flags = 0;
     std::uint32_t device = 0;
@@ -76,7 +80,8 @@ public:
 
   // ---- a batch ----
 
-  // Throws std::invalid_argument unless the records are numbered from `seq` on and name only what is defined.
+  // Throws std::invalid_argument unless the records are numbered from `seq` on and name only what is defined. The
+  // records have to stay where they are until the batch is closed.
   void open(std::uint64_t seq, std::span<const EventRecord> records);
   // Streams that the batch uses first, in ascending order, and the device of each.
   [[nodiscard]] const std::vector<Lane> &new_lanes() const { return new_lanes_; }
@@ -99,17 +104,16 @@ public:
   [[nodiscard]] bool acted() const { return acted_; }
   // Whether the last that it does is to go to sleep.
   [[nodiscard]] bool idle() const { return idle_; }
-  // The operations for the engine.
-  [[nodiscard]] std::vector<Operation> close();
+  // The operations for the engine, until the next batch is opened.
+  [[nodiscard]] const std::vector<Operation> &close();
 
 private:
   struct ApiCall {
-    bool known = false;
     std::uint32_t label = 0;
     std::int64_t ns = 0;
   };
   struct Signature {
-    bool known = false;
+    bool known = false; // as a call or as anything else
     bool compiled = false;
     bool step = false;
     std::uint32_t label = 0;
@@ -119,11 +123,14 @@ private:
   void check(std::uint64_t seq) const;
   [[noreturn]] void refuse(std::uint64_t seq) const;
   [[nodiscard]] bool defined(std::uint32_t signature) const {
-    return signature < kCallIds ? calls_[signature].known || signatures_[signature].known
-                                : signature < signatures_.size() && signatures_[signature].known;
+    return signature < signatures_.size() && signatures_[signature].known;
   }
-  void append(const EventRecord &record, std::uint64_t seq);
-  [[nodiscard]] std::int64_t host_ns(const EventRecord &record, bool hostless);
+  void use_lane(const EventRecord &record);
+  void use_collective(const EventRecord &record);
+  void append(const EventRecord &record);
+  void add_waits();
+  [[nodiscard]] std::int64_t fold(Op op, std::uint8_t flags);
+  [[nodiscard]] std::int64_t host_ns(const EventRecord &record);
 
   Settings settings_;
   Prices &prices_;
@@ -132,10 +139,13 @@ private:
   std::vector<ApiCall> calls_;
   std::vector<Signature> signatures_;
   std::unordered_set<std::uint32_t> lanes_;
-  bool entered_ = false; // a compiled kernel was launched since the last mark
+  std::optional<std::uint32_t> last_lane_; // that was used
+  bool entered_ = false;                   // a compiled kernel was launched since the last mark
 
   std::uint64_t first_seq_ = 0;
-  std::vector<EventRecord> records_;
+  std::span<const EventRecord> records_;
+  std::size_t next_ = 0;              // of them: which comes next
+  std::int64_t gap_ns_ = 0;           // work starts so much later
   std::vector<Operation> operations_; // of the records so far
   std::size_t waits_ = 0;             // of them: how many get a wait behind them
   std::vector<Lane> new_lanes_;

@@ -16,34 +16,34 @@ public:
   using Work = std::array<double, kFields>;
 
   void define(std::uint32_t signature, const Work &of_launch, const Work &of_byte) {
-    if (signature >= entries_.size()) {
-      entries_.resize(signature + 1);
+    if (signature >= costs_.size()) {
+      costs_.resize(signature + 1);
+      counts_.resize(signature + 1);
     }
-    entries_[signature].of_launch = of_launch;
-    entries_[signature].of_byte = of_byte;
+    costs_[signature] = {of_launch, of_byte};
   }
 
   // Counts a launch of a signature, with its record's value. A signature that was not defined here does no work.
   void take(std::uint32_t signature, std::uint64_t value) {
-    if (signature >= entries_.size()) {
+    if (signature >= counts_.size()) {
       return;
     }
-    Entry &entry = entries_[signature];
-    if (entry.launches++ == 0) {
+    Count &count = counts_[signature];
+    if (count.launches++ == 0) {
       used_.push_back(signature);
     }
-    entry.bytes += value;
+    count.bytes += value;
   }
 
   // The work since the last cut.
   Work cut() {
     Work sum{};
     for (const std::uint32_t signature : used_) {
-      Entry &entry = entries_[signature];
-      const auto launches = static_cast<double>(std::exchange(entry.launches, 0));
-      const auto bytes = static_cast<double>(std::exchange(entry.bytes, 0));
+      const Cost &cost = costs_[signature];
+      const Count count = std::exchange(counts_[signature], {});
+      const auto launches = static_cast<double>(count.launches), bytes = static_cast<double>(count.bytes);
       for (std::size_t field = 0; field < kFields; ++field) {
-        sum[field] += entry.of_launch[field] * launches + entry.of_byte[field] * bytes;
+        sum[field] += cost.of_launch[field] * launches + cost.of_byte[field] * bytes;
       }
     }
     used_.clear();
@@ -51,13 +51,16 @@ public:
   }
 
 private:
-  struct Entry {
+  struct Cost {
     Work of_launch{};
     Work of_byte{};
+  };
+  struct Count {
     std::uint64_t launches = 0;
     std::uint64_t bytes = 0; // whatever a value means where of_byte is 0
   };
-  std::vector<Entry> entries_;
+  std::vector<Cost> costs_;         // by signature
+  std::vector<Count> counts_;       // by signature, apart from the costs: only these are touched for a record
   std::vector<std::uint32_t> used_; // since the last cut
 };
 

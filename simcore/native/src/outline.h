@@ -26,7 +26,10 @@ public:
       return;
     }
     host_ += operation.host_ns;
-    std::int64_t &lane = lanes_[operation.lane];
+    if (operation.op == Op::kHost) {
+      return;
+    }
+    std::int64_t &lane = lane_of(operation.lane);
     switch (operation.op) {
     case Op::kWork: {
       const std::int64_t start = std::max(lane, host_);
@@ -73,6 +76,12 @@ public:
   }
 
 private:
+  std::int64_t &lane_of(std::uint32_t number) {
+    if (last_ == nullptr || number != last_->first) {
+      last_ = &*lanes_.try_emplace(number).first;
+    }
+    return last_->second;
+  }
   [[nodiscard]] std::int64_t key(std::uint64_t value) const {
     const auto found = keys_.find(value);
     return found == keys_.end() ? 0 : found->second;
@@ -80,6 +89,7 @@ private:
 
   std::int64_t host_ = 0, covered_ = 0, idle_ = 0;
   std::unordered_map<std::uint32_t, std::int64_t> lanes_;
+  std::pair<const std::uint32_t, std::int64_t> *last_ = nullptr; // of them: the one that was used last
   std::unordered_map<std::uint64_t, std::int64_t> keys_;
   bool in_group_ = false;
   std::int64_t group_start_ = 0;

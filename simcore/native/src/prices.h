@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace eidolon {
@@ -77,22 +78,25 @@ public:
     }
   }
 
+  struct Priced {
+    std::int64_t ns = 0;
+    std::uint32_t label = 0;
+    std::uint16_t work_class = 0;
+  };
+
   // The duration of work that starts `gap_ns` later than on an uncrowded device. A signature without a price is free
   // and is counted as free.
-  std::int64_t take(std::uint32_t signature, std::uint64_t value, std::int64_t gap_ns) {
+  Priced take(std::uint32_t signature, std::uint64_t value, std::int64_t gap_ns) {
     if (signature >= entries_.size()) {
       entries_.resize(signature + 1);
     }
     Entry &entry = entries_[signature];
     std::int64_t ns = entry.price.base_ns;
     if (!entry.price.by_bytes.empty()) {
-      ns += static_cast<std::int64_t>(std::nearbyint(entry.price.of_bytes(value)));
+      ns += std::llrint(entry.price.of_bytes(value));
     }
     at_full_clock_[entry.price.work_class] += static_cast<double>(ns);
-    const double factor = pace_[entry.price.work_class];
-    if (factor != 1.0) {
-      ns = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(ns) * factor));
-    }
+    ns = std::llrint(static_cast<double>(ns) * pace_[entry.price.work_class]); // exact for 1, below 104 days
     if (ns > 0) {
       ns += gap_ns;
     } else {
@@ -101,10 +105,9 @@ public:
     ++entry.spent.count;
     entry.spent.ns += ns;
     source_ns_[entry.price.source] += ns;
-    return ns;
+    return {ns, entry.price.label, entry.price.work_class};
   }
 
-  [[nodiscard]] const Price &price(std::uint32_t signature) const { return entries_[signature].price; }
   [[nodiscard]] const std::array<double, kClasses> &at_full_clock() const { return at_full_clock_; }
   [[nodiscard]] const std::array<std::int64_t, kSources> &source_ns() const { return source_ns_; }
   void cut() { at_full_clock_.fill(0); }
@@ -116,8 +119,7 @@ public:
     }
     begun_ = true;
     for (Entry &entry : entries_) {
-      entry.before = entry.spent;
-      entry.spent = {0, 0, entry.before.free};
+      before_.push_back(std::exchange(entry.spent, {0, 0, entry.spent.free}));
     }
   }
 
@@ -128,19 +130,21 @@ public:
         std::any_of(entries_.begin(), entries_.end(), [](const Entry &entry) { return entry.spent.count > 0; });
     std::vector<Spent> all;
     all.reserve(entries_.size());
-    for (const Entry &entry : entries_) {
-      all.push_back(steps ? entry.spent : entry.before);
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Spent before = i < before_.size() ? before_[i] : Spent{};
+      all.push_back(steps ? entries_[i].spent : before);
     }
     return all;
   }
 
 private:
-  struct Entry {
+  struct alignas(64) Entry { // one line of the cache
     Price price;
     Spent spent;
-    Spent before; // until the first step began
   };
+  static_assert(sizeof(Entry) == 64);
   std::vector<Entry> entries_;
+  std::vector<Spent> before_; // the same signatures' until the first step began
   bool begun_ = false;
   std::array<double, kClasses> pace_{};
   std::array<double, kClasses> at_full_clock_{};

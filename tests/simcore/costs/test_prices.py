@@ -30,7 +30,7 @@ def take(prices: Any, signatures: list[int], values: list[int], works: list[bool
         made.define(number, 0)
     made.open(0, records.tobytes())
     assert not made.translate()
-    return made.close().view(OPERATION)
+    return np.frombuffer(made.close(), OPERATION)
 
 
 def mark(prices: Any) -> None:

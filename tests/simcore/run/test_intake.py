@@ -99,7 +99,7 @@ def taken(made: Any, seq: int, records: Sequence[Record]) -> list[tuple[int, ...
                 made.join(row, 77)
             elif kind == Kind.COMM_INIT:
                 made.join_on(row, 77, 1_000 + at % 1_000)
-    out = made.close().view(OPERATION)
+    out = np.frombuffer(made.close(), OPERATION)
     return [tuple(int(row[name]) for name in FIELDS) for row in out]
 
 
@@ -260,7 +260,7 @@ def test_records_that_came_before_are_left_out() -> None:
     records = [Record(Kind.CLOCK, call=1) for _ in range(3)]
     made.open(6, packed(4, records), 2)
     assert not made.translate()
-    assert made.close().view(OPERATION)["seq"].tolist() == [6]
+    assert np.frombuffer(made.close(), OPERATION)["seq"].tolist() == [6]
 
 
 @pytest.mark.parametrize(

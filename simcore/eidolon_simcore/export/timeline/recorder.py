@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.costs.work import Work
-from eidolon_simcore.engine.interface import NetworkEngine, Op
+from eidolon_simcore.engine.interface import OPERATION, NetworkEngine, Op
 from eidolon_simcore.export.timeline.store import Columns, Writer
 from eidolon_simcore.fabric.network import Network, Pattern
 from eidolon_simcore.ledger.labels import Labels
@@ -115,8 +115,9 @@ class Recorder:
     def memory(self, rank: int, seq: int, device: int, allocated_bytes: int) -> None:
         self._rank(rank).memory.append((seq, device, allocated_bytes))
 
-    def operations(self, rank: int, operations: NDArray[Any]) -> None:
-        kept = operations[ORDERS[operations["op"]]]
+    def operations(self, rank: int, operations: bytes) -> None:
+        rows = np.frombuffer(operations, OPERATION)
+        kept = rows[ORDERS[rows["op"]]]
         if len(kept):
             self._orders.append((rank, kept))
 
