@@ -98,7 +98,7 @@ class Run:
         compute["kind"], compute["flags"], compute["call"] = Kind.HOST, FOREGROUND, 3
         kernels = np.arange(KERNELS) * 3
         compute["kind"][kernels], compute["call"][kernels], compute["stream"] = Kind.KERNEL, 1, 1
-        compute["flags"][kernels] |= AUTOGRAD
+        compute["flags"][kernels] |= int(AUTOGRAD)
         compute["sig"][kernels] = np.where(np.arange(KERNELS) % 3, 1025, 1024)
         reduces = np.zeros(LAYERS * len(PARAMETERS), RECORD)
         counts = np.tile(PARAMETERS, LAYERS)
@@ -106,7 +106,7 @@ class Run:
         reduces["sig"] = [ALL_REDUCES[count] for count in counts.tolist()]
         reduces["value"] = self.position + np.arange(len(reduces))
         small = 4 * counts <= SMALL_BYTES
-        reduces["flags"][small] |= RecordFlag.PAYLOAD
+        reduces["flags"][small] |= int(RecordFlag.PAYLOAD)
         end = np.zeros(2, RECORD)
         end["kind"], end["flags"] = (Kind.MARK, Kind.SYNC_DEVICE), (FOREGROUND, FOREGROUND | BLOCKING)
         end["sig"], end["call"] = (1026, 0), (0, 4)
