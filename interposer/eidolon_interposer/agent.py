@@ -57,14 +57,17 @@ CERTIFICATE_NAME = "eidolon-core"  #: whatever the core's address is
 INTERRUPTED = "interrupted by "  #: begins the launcher's reason where somebody took the server down
 BATCH_LIMIT_BYTES = 1 << 20
 LOOK_AROUND_NS = 20_000_000  #: how often rings, locks and the exit file are looked for
+STATUS_LIMIT_NS = 500_000_000  #: how long a dead rank's parent may take to tell how it died
 HEARTBEAT_S = 0.5
 WELCOME_LIMIT_S = 10.0
-AGAIN_S = 0.5  #: until the next try, where the core still holds the stream of the agent before
+AGAIN_S = 0.5  #: until the next try, where the core has no room for this agent yet
 FAREWELL_LIMIT_S = 10.0  #: how long the core may take to close the stream
 ORPHAN_LIMIT_S = 10.0  #: how long ranks may outlive the workload's launcher
 TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
 TERMINATE_HARD_LIMIT_S = 3.5  #: how long the agent may outlive it, even if the core takes nothing any more
 
+#: The core has not noticed yet that the agent before this one is gone, or is crowded by streams that say nothing.
+_COME_AGAIN = (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DEADLINE_EXCEEDED)
 _CONNECT = f"/{pb.DESCRIPTOR.services_by_name['Simulation'].full_name}/Connect"
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
@@ -183,8 +186,7 @@ class Agent:
     def run(self, *, patient: bool = False) -> int | None:
         """Serves the ranks until the workload ends; the process's exit code.
 
-        None, if ``patient``: the core has not noticed yet that the agent before this one is gone. Nothing has happened
-        then; another agent may try again.
+        None, if ``patient``: the core asks it to come again. Nothing has happened then; another agent may try.
         """
         heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         heart.start()
@@ -206,7 +208,7 @@ class Agent:
                 lost = "it closed the stream"
         except grpc.RpcError as error:
             lost = self._lost(error)
-            early = not self._welcomed.is_set() and error.code() == grpc.StatusCode.ALREADY_EXISTS
+            early = not self._welcomed.is_set() and error.code() in _COME_AGAIN
         except AgentError as error:
             lost = str(error)
         finally:
@@ -219,7 +221,8 @@ class Agent:
                 self._call.cancel()
         channel.close()
         if self._failure is not None:
-            lost = f"the agent failed: {type(self._failure).__name__}: {self._failure}"
+            kind = "" if isinstance(self._failure, AgentError) else f"{type(self._failure).__name__}: "
+            lost = f"the agent failed: {kind}{self._failure}"
         elif early and patient and not self._terminated_ns:
             return None
         elif self._said_goodbye or not lost:
@@ -283,8 +286,9 @@ class Agent:
         try:
             tell(rank, *what)
         except RingError as error:
-            say(f"session {session}: {error}")
-            rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
+            why = rank.ring.damage() or str(error)
+            say(f"session {session}: {why}")
+            rank.end(ReplyStatus.FAILED, f"broken ring: {why}")
 
     # ---- the sender ---------------------------------------------------------------------------------------------
 
@@ -339,13 +343,16 @@ class Agent:
 
     def _look_around(self, now_ns: int) -> Iterator[pb.AgentMessage | Batch]:
         """What is not in the rings' counters: new rings, processes that are gone, the end of the workload."""
+        if damage := self._directory.page.damage():
+            raise AgentError(f"{self._directory.path / 'server.page'} is broken: {damage}")
         for found in self._ranks.discover():
             if isinstance(found, str):
                 say(f"unreadable ring {found}")
             else:
                 yield self._joined(found)
         for rank in self._ranks:
-            yield from self._see_off(rank)
+            yield from self._see_off(rank, now_ns)
+        yield from self._bury(now_ns)
         state = self._directory.exit_state()
         if state is None and not self._terminated_ns:
             return
@@ -392,12 +399,11 @@ class Agent:
         )
         return pb.AgentMessage(joined=joined)
 
-    @staticmethod
-    def _left(rank: Rank, *, orderly: bool) -> pb.AgentMessage:
+    def _left(self, rank: Rank, *, orderly: bool, damage: str = "") -> pb.AgentMessage:
         rank.leaving = True
         rank.ring.sent()
-        status = None if orderly else _wait_status(rank.ring.pid)
-        waits = rank.ring.real_waits_ns
+        status = None if orderly else self._wait_status(rank)
+        waits = (0, 0, 0) if damage else rank.ring.real_waits_ns
         left = pb.RankLeft(
             session=rank.session,
             orderly=orderly,
@@ -406,6 +412,7 @@ class Agent:
             answer_wait_ns=waits[0],
             room_wait_ns=waits[1],
             watcher_wait_ns=waits[2],
+            damage=damage,
         )
         return pb.AgentMessage(left=left)
 
@@ -427,14 +434,16 @@ class Agent:
             yield self._broken(rank, error)
 
     def _broken(self, rank: Rank, error: RingError) -> pb.AgentMessage:
-        say(f"session {rank.session}: broken ring: {error}")
-        rank.end(ReplyStatus.FAILED, f"broken ring: {error}")
-        message = self._left(rank, orderly=False)
+        what = rank.ring.damage() or str(error)  # where pages are gone, zeros there may be what is wrong
+        say(f"session {rank.session}: broken ring: {what}")
+        rank.end(ReplyStatus.FAILED, f"broken ring: {what}")
+        message = self._left(rank, orderly=False, damage=what)
         self._ranks.let_go(rank, died=False, keep_file=True)
         return message
 
-    def _see_off(self, rank: Rank) -> Iterator[pb.AgentMessage | Batch]:
-        """Lets a rank go whose process is gone, once the core has taken all that it left."""
+    def _see_off(self, rank: Rank, now_ns: int) -> Iterator[pb.AgentMessage | Batch]:
+        """Lets a rank go whose process is gone, once the core has taken all that it left. One that has not closed its
+        ring is left to :meth:`_bury`."""
         if rank.leaving:
             if rank.ring.settled:
                 self._ranks.let_go(rank, died=True)
@@ -446,8 +455,28 @@ class Agent:
             yield self._broken(rank, error)
             return
         yield from self._drain(rank)
-        if rank.session in self._ranks.by_session and not self._over.is_set():
-            yield self._left(rank, orderly=rank.ring.closed)
+        if rank.session not in self._ranks.by_session or self._over.is_set():
+            return
+        if rank.ring.closed:
+            yield self._left(rank, orderly=True)
+        else:
+            rank.died_ns = rank.died_ns or now_ns
+
+    def _bury(self, now_ns: int) -> Iterator[pb.AgentMessage]:
+        """Tells the core of ranks that died, in the order of their deaths, for what ends one may be the death of
+        another. How and when a rank died is known from its parent, which may take a while: torchrun looks every 0.1 s.
+        """
+        dead = [rank for rank in self._ranks if rank.died_ns and not rank.leaving]
+        ends = {rank.session: self._directory.end_of(rank.name) for rank in dead}
+        for rank in sorted(dead, key=lambda rank: (rank.died_ns, (ends[rank.session] or (0, sys.maxsize))[1])):
+            if ends[rank.session] is None and now_ns - rank.died_ns < STATUS_LIMIT_NS:
+                return
+            yield self._left(rank, orderly=False)
+
+    def _wait_status(self, rank: Rank) -> int | None:
+        """How a rank's process ended, as waitpid gives it; None if it is not known."""
+        end = self._directory.end_of(rank.name)
+        return end[0] if end is not None else _zombie_status(rank.ring.pid)
 
     # ---- beside the stream --------------------------------------------------------------------------------------
 
@@ -476,7 +505,7 @@ class Agent:
             self._over.wait(HEARTBEAT_S)
 
 
-def _wait_status(pid: int) -> int | None:
+def _zombie_status(pid: int) -> int | None:
     """The wait status of a process that has just died, which the kernel shows until its parent has fetched it. None if
     it has, or if the process is in another container, where its number means nothing here."""
     try:

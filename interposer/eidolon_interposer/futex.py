@@ -49,9 +49,12 @@ def wait(address: int, seen: int, timeout_ns: int) -> bool:
 
 
 def wake(address: int, count: int = _EVERYONE) -> int:
-    """Wakes up to ``count`` of those who wait at ``address``; returns how many there were."""
+    """Wakes up to ``count`` of those who wait at ``address``; returns how many there were: none on a page that its file
+    no longer has."""
     result: int = _syscall(_number, ctypes.c_void_p(address), _wake_operation, ctypes.c_int(count), None, None, 0)
     if result < 0:
         error = ctypes.get_errno()
+        if error == errno.EFAULT:
+            return 0
         raise OSError(error, f"futex wake: {os.strerror(error)}")
     return result

@@ -2,6 +2,9 @@
 
 Both sides of a ring publish with a plain store of one aligned word *after* the bytes it covers, and look at the word
 before the bytes. On x86-64 the hardware keeps that order; nothing in Python reorders it.
+
+The other processes are not trusted with the file's size: where a page is gone, this process goes on with an empty one
+of its own (``native/agent/guard.h``).
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from eidolon_interposer._ring import Guard
 
 
 class SharedMapping:
@@ -36,6 +41,7 @@ class SharedMapping:
         self.u64, self.i64 = words.cast("Q"), words.cast("q")
         words.release()
         self._base: int = np.frombuffer(self._map, np.uint8, count=1).ctypes.data
+        self._guard = Guard(self._base, self.size)
 
     def array(self, dtype: np.dtype[np.void], count: int, offset: int) -> NDArray[np.void]:
         """A view of ``count`` structures from byte ``offset`` on."""
@@ -49,14 +55,23 @@ class SharedMapping:
         """The address of a byte in this process, for futexes."""
         return self._base + offset
 
-    def intact(self) -> bool:
-        """False if somebody changed the file's size: touching the mapping could then kill this process."""
-        return os.fstat(self.fd).st_size == self.size
+    def damage(self) -> str:
+        """What became of the file, in words; empty if it is whole. Parts of it may then be read as zeros, and what is
+        written to them is lost."""
+        if self.fd < 0:  # it is closed
+            return ""
+        size = os.fstat(self.fd).st_size
+        if size != self.size:
+            return f"the file's size was changed from {self.size} to {size} bytes"
+        if self._guard.lost:
+            return "the file was made shorter for a while, or its file system has no space left"
+        return ""
 
     def close(self) -> None:
         """Unmaps the file, once the last view made by :meth:`array` is gone too."""
         for view in (self.u32, self.i32, self.u64, self.i64, self.data):
             view.release()
+        self._guard.release()
         try:
             self._map.close()
         except BufferError:  # views are out: the mapping goes with the last of them

@@ -34,6 +34,7 @@ class Rank:
     session: int
     outbox: deque[pb.Reply | tuple[int, bytes, int]] = field(default_factory=deque)
     outbox_bytes: int = 0
+    died_ns: int = 0  #: when it was first seen to be dead without having closed its ring
     leaving: bool = False  #: its leaving is on the way to the core
     lock: threading.Lock = field(default_factory=threading.Lock)
     open: bool = True
@@ -144,7 +145,7 @@ class RankTable:
             self._directory.page.take_back(rank.ring.used_bytes())
         rank.close()
         if not keep_file:
-            (self._directory.ranks / rank.name).unlink(missing_ok=True)
+            self._directory.remove_ring(rank.name)
 
     def end(self, status: ReplyStatus, reason: str) -> None:
         """Ends every rank, those that are still to come included."""

@@ -141,10 +141,14 @@ class RingReader(Ring):
         return [self._mapping.u64[word] for word in REAL_WAITS]
 
     def alive(self) -> bool:
-        """True while the rank's process lives. Raises if the file was resized under us."""
-        if not self._mapping.intact():
-            raise RingError("the file's size was changed")
+        """True while the rank's process lives. Raises if somebody has changed the file's size."""
+        if damage := self.damage():
+            raise RingError(damage)
         return is_locked(self._mapping.fd)
+
+    def damage(self) -> str:
+        """As :meth:`SharedMapping.damage`: the reason behind whatever else seems wrong in the ring."""
+        return self._mapping.damage()
 
     # ---- what the agent writes ----------------------------------------------------------------------------------
 

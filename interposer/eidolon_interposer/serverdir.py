@@ -6,6 +6,7 @@
     server.page          bell, heartbeat and memory accounts: ``ServerPage`` of abi.h (agent; shims write too)
     session              number of the last session that was given out (agent)
     ranks/<pid>-<n>.ring one ring per rank (its shim), made under another name and renamed when complete
+    ranks/<pid>.status   how a rank's process ended, "status time" (its parent, by shim or launcher)
     go                   every server is there: a launcher that waits may start the workload (agent)
     stop                 "code reason": the run is over; the launcher ends what still runs (agent)
     image                what the launcher found in the image it runs in, "key=value" lines
@@ -121,6 +122,10 @@ class ServerPage:
             raise ValueError(f"device {device} of {MAX_DEVICES}")
         return self._mapping.i64[_USED + device]
 
+    def damage(self) -> str:
+        """As :meth:`SharedMapping.damage`."""
+        return self._mapping.damage()
+
     def take_back(self, used_bytes: Sequence[int]) -> None:
         """Returns the memory of a process that died with it, per device.
 
@@ -159,6 +164,24 @@ class ServerDirectory:
         """Names of the complete rings."""
         self._seen_ns = self.ranks.stat().st_mtime_ns
         return [name for name in os.listdir(self.ranks) if name.endswith(".ring")]  # noqa: PTH208
+
+    def end_of(self, ring: str) -> tuple[int, int] | None:
+        """How and when the process of the ring of this name ended: its wait status, and nanoseconds of CLOCK_MONOTONIC.
+        None if nobody has told it."""
+        try:
+            line = self._status_file(ring).read_text()
+            status, at_ns = map(int, line.split())
+        except (OSError, ValueError):
+            return None
+        return (status, at_ns) if line.endswith("\n") else None  # else it is still being written
+
+    def remove_ring(self, name: str) -> None:
+        """Removes a ring that nobody uses any more, and what was told of its process."""
+        for path in (self.ranks / name, self._status_file(name)):
+            path.unlink(missing_ok=True)
+
+    def _status_file(self, ring: str) -> Path:
+        return self.ranks / f"{ring.partition('-')[0]}.status"
 
     def last_session(self) -> int:
         """The last session number that was given out."""
@@ -201,7 +224,7 @@ class ServerDirectory:
 
 def remove_server_directory(path: Path) -> None:
     """Removes an ``EIDOLON_DIR`` that nobody uses any more."""
-    for pattern in ("ranks/*.ring", "ranks/*.ring.tmp"):
+    for pattern in ("ranks/*.ring", "ranks/*.ring.tmp", "ranks/*.status"):
         for ring in path.glob(pattern):
             ring.unlink(missing_ok=True)
     for name in ("server.conf", "server.page", "session", "go", "stop", "image", "exit"):

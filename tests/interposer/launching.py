@@ -21,8 +21,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "the launcher needs a C compiler"
     out = tmp_path_factory.mktemp("launcher") / "launch"
-    command = [compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", "-static", *map(str, SOURCES), "-o", str(out)]
-    subprocess.run([*command, "-lresolv"], check=True)
+    options = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-static", "-I", str(SOURCES[0].parents[1] / "core")]
+    subprocess.run([compiler, *options, *map(str, SOURCES), "-o", str(out), "-lresolv"], check=True)
     return out
 
 

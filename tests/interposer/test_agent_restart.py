@@ -114,12 +114,14 @@ def test_what_the_core_has_not_taken_is_sent_again(server: Server, core: Core) -
     writer.close()
 
 
-def test_an_agent_waits_for_the_core_to_notice_the_end_of_the_one_before(server: Server, core: Core) -> None:
+@pytest.mark.parametrize("code", [grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DEADLINE_EXCEEDED])
+def test_an_agent_comes_again_where_the_core_has_no_room_yet(server: Server, core: Core, code: grpc.StatusCode) -> None:
+    """It has not noticed yet that the agent before is gone, or is crowded by streams that say nothing."""
     server.start()
     writer = RingWriter(server.directory)
     writer.ask(Kind.CLOCK)
     kill(server)
-    core.refusal = grpc.StatusCode.ALREADY_EXISTS, "server 1 is connected already"
+    core.refusal = code, "not yet"
     server.start(ready=False)
     until(lambda: core.refused >= 2, "another try")
     core.refusal = None

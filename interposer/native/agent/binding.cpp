@@ -1,9 +1,10 @@
-// The Python side of the agent's ring: module `_ring`, used by eidolon_interposer/ring.py and serverdir.py.
+// The Python side of the agent's ring: module `_ring`, used by eidolon_interposer's ring.py, mapping.py, serverdir.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include "guard.h"
 #include "ring.h"
 
 namespace nb = nanobind;
@@ -90,6 +91,11 @@ NB_MODULE(_ring, m) {
                          uint64_t number) { return ring.deliver(seq, view_of(data), number); })
       .def("publish_clock", &Ring::publish_clock)
       .def("unmap", &MappedRing::close);
+
+  nb::class_<Guard>(m, "Guard")
+      .def(nb::init<uintptr_t, size_t>(), "begin"_a, "size"_a)
+      .def_prop_ro("lost", &Guard::lost)
+      .def("release", &Guard::release);
 
   m.def(
       "wait_for_news",

@@ -18,6 +18,7 @@
 //   interpreter  Python and operators between calls, what they cost the host
 //   clock     the C functions that the Python hook calls
 //   host_memory  a budget for what the ranks take of the machine's own memory
+//   reaping   how ranks ended that this process was the parent of
 //   preload   loading our libraries in place of NVIDIA's
 #pragma once
 #include <deque>

@@ -44,6 +44,7 @@
 #include "gate.h"
 #include "image.h"
 #include "shared.h"
+#include "wait_status.h"
 
 enum { kMaxRanks = 1024, kMaxNames = 8, kGraceSeconds = 10, kKillSeconds = 5 };
 static int grace_s = kGraceSeconds;
@@ -166,6 +167,7 @@ static int asks_for_end(int number) {
 static int reap(pid_t *children, int count, struct ending *ending) {
   int ended = 0, status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    note_wait_status(shared_directory(), pid, status);
     for (int i = 0; i < count; i++) {
       if (children[i] != pid)
         continue;

@@ -139,11 +139,17 @@ class Membership:
         how = next((one.how for one in self._leavings if one.rank == rank), "")
         return f"rank {rank} (process {self._pids[rank]}) {how}" if how else ""
 
-    def casualty(self, server: int, now: float) -> str:
-        """The rank whose death was the first of what has just happened on a server, and how it died; empty if none
-        died, or others left before it. What starts ranks ends them all once one has failed."""
-        lately = [one for one in self._leavings if one.server == server and now - one.at < FALLOUT_S]
-        return self.death(lately[0].rank) if lately else ""
+    def casualty(self, server: int) -> str:
+        """The rank whose death was the first of what has last happened on a server, and how it died; empty if none
+        died, or others left before it. What starts ranks ends them all once one has failed, and may itself take long
+        to end."""
+        first: Leaving | None = None
+        before = float("-inf")
+        for one in (one for one in self._leavings if one.server == server):
+            if one.at - before > FALLOUT_S:
+                first = one
+            before = one.at
+        return self.death(first.rank) if first is not None else ""
 
     def absent(self) -> list[int]:
         """Expected ranks that have not joined."""

@@ -195,7 +195,7 @@ class Simulation:
         server.exit_code = goodbye.exit_code
         if goodbye.interrupted:
             self.fail(f"server {server.index} was taken down: {goodbye.reason}", now, cause=Cause.SERVER_LOST)
-        casualty = self._ranks.casualty(server.index, now)
+        casualty = self._ranks.casualty(server.index)
         self._ranks.goodbye(server, now)
         if goodbye.exit_code:
             reason = goodbye.reason or "the workload failed"
@@ -325,6 +325,8 @@ def _how_died(left: pb.RankLeft) -> str:
     died."""
     if left.orderly:
         return ""
+    if left.damage:
+        return f"was ended, for its ring is broken: {left.damage}"
     if not left.HasField("wait_status"):
         return "died without closing its ring"
     if os.WIFSIGNALED(left.wait_status):

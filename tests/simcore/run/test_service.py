@@ -16,7 +16,7 @@ from serving import Core
 
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.costs import hostcost
-from eidolon_simcore.run import ending
+from eidolon_simcore.run import ending, membership
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.vocabulary import Kind
 
@@ -477,6 +477,7 @@ def test_a_rank_that_was_killed_is_named_with_its_process_and_signal(tmp_path: P
             "rank 0 (process 4711) ended with exit code 9 without closing its ring (failed)",
         ),
         ({"orderly": False, "wait_status": 64}, "rank 0 (process 4711) was killed by signal 64 (SIGRTMAX) (failed)"),
+        ({"orderly": False, "damage": "bad"}, "rank 0 (process 4711) was ended, for its ring is broken: bad (failed)"),
         ({"orderly": True}, "failed"),
     ],
 )
@@ -486,6 +487,29 @@ def test_how_a_rank_ended(core: Core, left: dict[str, Any], how: str) -> None:
     agent.send(left=pb.RankLeft(session=1, **left))
     agent.goodbye(3, "failed")
     assert core.summary()["reason"] == f"server 0: exit code 3: {how}"
+
+
+@pytest.mark.parametrize(
+    ("pauses_s", "named"),
+    [
+        ((0.0, 1.5), "rank 0 (process 4711) "),  # what started them took long to end
+        ((1.5, 0.0), "rank 1 (process 4712) "),  # the other death was long before
+        ((0.0, 0.0), "rank 0 (process 4711) "),
+    ],
+)
+def test_the_first_death_of_the_last_that_happened_is_named(
+    core: Core, monkeypatch: pytest.MonkeyPatch, pauses_s: tuple[float, float], named: str
+) -> None:
+    monkeypatch.setattr(membership, "FALLOUT_S", 1.0)
+    agent = core.agent()
+    for number in (0, 1):
+        agent.send(joined=pb.RankJoined(session=number + 1, rank=number, world=2, pid=4711 + number))
+    for number, pause_s in enumerate(pauses_s):
+        agent.send(left=pb.RankLeft(session=number + 1, orderly=False, wait_status=9))
+        time.sleep(pause_s)
+    agent.goodbye(1, "failed")
+    reason = f"server 0: exit code 1: {named}was killed by signal 9 (SIGKILL) (failed)"
+    assert core.summary()["reason"] == reason
 
 
 def test_whoever_waits_for_a_rank_that_died_does_not_wait_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
