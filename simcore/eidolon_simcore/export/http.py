@@ -8,7 +8,9 @@ longest is taken::
     address = server.listen("0.0.0.0:8080")
 
 A handler turns a :class:`Request` into a :class:`Response`. Connections are limited in number and in idle time, so that
-no client can hold the process's threads.
+no client can hold the process's threads. Where all are taken, one more takes the place of the one from which nothing
+has come, and to which nothing could be sent, for the longest time. So connections that only hold their place keep
+nobody out.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import re
 import socket
 import sys
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +30,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MAX_CONNECTIONS = 64  #: connections at a time; further ones are closed at once
+MAX_CONNECTIONS = 64  #: connections at a time; one more ends the one that has been idle for longest
+STALLED_S = 1.0  #: a client that has not taken more of its answer for so long may be ended for another
 IDLE_LIMIT_S = 15.0  #: how long a request may take to come, and a client to take its answer
 _CHUNK_BYTES = 256 << 10
 _PRIVATE = frozenset({"plan.json", "run.lock"})  # a local run's plan holds the token
@@ -109,6 +113,17 @@ def _fits(route: str, path: str) -> bool:
     return path.startswith(route) if route.endswith("/") else path == route
 
 
+@dataclass(slots=True)
+class _Activity:
+    """When a connection last got a request or took a part of an answer, and whether it is being answered."""
+
+    at: float
+    answering: bool = False
+
+    def may_end(self, now: float) -> bool:
+        return not self.answering or now - self.at > STALLED_S
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -118,21 +133,44 @@ class _Server(ThreadingHTTPServer):
         self, address: tuple[str, int], answer: Callable[[str, Mapping[str, str], Mapping[str, str]], Response]
     ) -> None:
         self.answer = answer
-        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._changing = threading.Lock()
+        self._open: dict[socket.socket, _Activity] = {}
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Connection)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        with self._changing:
+            has_room = len(self._open) < MAX_CONNECTIONS or self._end_one()
+            if has_room:
+                self._open[request] = _Activity(time.monotonic())
+        if has_room:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _end_one(self) -> bool:
+        """Ends the connection that has been idle for longest. False if all are being answered."""
+        now = time.monotonic()
+        idle = [(one.at, request) for request, one in self._open.items() if one.may_end(now)]
+        if not idle:
+            return False
+        _, request = min(idle, key=lambda one: one[0])
+        del self._open[request]
+        with contextlib.suppress(OSError):  # it has just ended by itself
+            request.shutdown(socket.SHUT_RDWR)  # its thread, which waits for it, goes on and closes it
+        return True
+
+    def activity(self, request: socket.socket) -> _Activity:
+        """What is known of a connection."""
+        with self._changing:
+            return self._open.get(request) or _Activity(time.monotonic())
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._changing:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is not worth a line."""
@@ -145,7 +183,18 @@ class _Connection(BaseHTTPRequestHandler):
     server_version = "eidolon"
     sys_version = ""
 
+    def setup(self) -> None:
+        super().setup()
+        self._activity = self.server.activity(self.request)
+
     def do_GET(self) -> None:
+        self._activity.at, self._activity.answering = time.monotonic(), True
+        try:
+            self._answer()
+        finally:
+            self._activity.at, self._activity.answering = time.monotonic(), False
+
+    def _answer(self) -> None:
         parts = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(parts.query))
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -170,6 +219,7 @@ class _Connection(BaseHTTPRequestHandler):
                     self.close_connection = True
                     return
                 self.wfile.write(chunk)
+                self._activity.at = time.monotonic()
                 left -= len(chunk)
 
     def _send_head(self, response: Response, length: int) -> None:

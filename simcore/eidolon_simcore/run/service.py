@@ -37,7 +37,8 @@ from eidolon_simcore.run.simulation import PUBLISH_EVERY_S, Simulation
 MAX_MESSAGE_BYTES = 4 << 20  #: a larger message of an agent fails the run
 GRPC_MESSAGE_BYTES = 16 << 20  #: gRPC itself refuses larger messages, before they are in memory
 HELLO_LIMIT_S = 10.0  #: how long a stream may take for its first message ...
-CROWDED_LIMIT_S = 1.0  #: ... and if more streams are silent than there could be agents
+CROWDED_LIMIT_S = 0.1  #: ... and if more streams are silent than there could be agents, which then try again
+STREAMS = 4  #: of one connection: an agent has one, and has left the one before it a moment ago
 STRANGERS = 8  #: so many silent streams beside those of all agents are no crowd yet
 ROUND = 1_000  #: the most messages of one round, so that answers do not wait for a flood
 TOGETHER = 256  #: the most messages that go to an agent as one
@@ -144,6 +145,10 @@ class Service:
                 # A broken connection is noticed even if the machine behind it vanished: its successor is not refused.
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 5_000),
+                ("grpc.max_concurrent_streams", STREAMS),
+                # Connections of strangers that say nothing, and those on which no stream is opened.
+                ("grpc.server_handshake_timeout_ms", int(HELLO_LIMIT_S * 1000)),
+                ("grpc.max_connection_idle_ms", int(HELLO_LIMIT_S * 1000)),
             ],
         )
         connect = grpc.stream_stream_rpc_method_handler(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from eidolon_simcore.export import http as served
 from eidolon_simcore.export.http import MAX_CONNECTIONS, Files, HttpServer, Request, Response, json_response
 
 
@@ -109,16 +112,59 @@ def test_nothing_outside_the_directory_is_served(site: tuple[str, Path], path: s
     assert b"link" not in get(address, "/files/")[1]
 
 
-def test_connections_are_limited_and_the_rest_goes_on(site: tuple[str, Path]) -> None:
+@pytest.fixture
+def connect(site: tuple[str, Path]) -> Iterator[Callable[[], socket.socket]]:
+    """Makes connections to the site."""
     host, port = site[0].split(":")
-    held = [socket.create_connection((host, int(port)), timeout=10) for _ in range(MAX_CONNECTIONS)]
-    extra = socket.create_connection((host, int(port)), timeout=10)
-    assert extra.recv(1) == b"", "one too many is closed at once"
-    extra.close()
-    held[0].sendall(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert held[0].recv(12) == b"HTTP/1.1 200"
+    with contextlib.ExitStack() as made:
+        yield lambda: made.enter_context(socket.create_connection((host, int(port)), timeout=10))
+
+
+def answer(connection: socket.socket) -> bytes:
+    """The first line of an answer, all of which is read."""
+    text = b""
+    while not text.endswith(b"}\n"):
+        text += connection.recv(1 << 16)
+    return text.partition(b"\r")[0]
+
+
+def ask(connection: socket.socket, path: str = "/hello") -> None:
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+
+def test_connections_are_limited_and_the_idlest_makes_room(connect: Callable[[], socket.socket]) -> None:
+    held = [connect() for _ in range(MAX_CONNECTIONS)]
+    ask(held[0])
+    assert answer(held[0]) == b"HTTP/1.1 200 OK"
+    held[1].sendall(b"GET /hel")  # and no more
+    extra = connect()
+    ask(extra)
+    assert answer(extra) == b"HTTP/1.1 200 OK"
+    assert held[1].recv(1) == b"", "it was idle for longest: a part of a request is none"
+    ask(held[0])
+    assert answer(held[0]) == b"HTTP/1.1 200 OK", "it has asked lately"
+    assert threading.active_count() < MAX_CONNECTIONS + 20
+
+
+def test_idle_connections_keep_nobody_waiting(site: tuple[str, Path], connect: Callable[[], socket.socket]) -> None:
+    _ = [connect() for _ in range(5 * MAX_CONNECTIONS)]
+    for _ in range(100):
+        assert get(site[0], "/hello")[0] == 200
+
+
+def test_clients_that_do_not_take_their_answers_make_room_too(
+    site: tuple[str, Path], connect: Callable[[], socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, root = site
+    (root / "large").write_bytes(b"x" * (32 << 20))
+    held = [connect() for _ in range(MAX_CONNECTIONS)]
     for connection in held:
-        connection.close()
+        ask(connection, "/files/large")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    with pytest.raises((http.client.HTTPException, OSError)):
+        get(address, "/hello")  # all are being answered
+    monkeypatch.setattr(served, "STALLED_S", 0.0)
+    assert get(address, "/hello")[0] == 200
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:http", "127.0.0.1:70000"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,19 +75,38 @@ def test_a_stream_that_says_nothing_is_ended_and_nobody_minds(core: Core, monkey
 
 def test_silent_streams_do_not_keep_an_agent_waiting(core: Core) -> None:
     """Each holds a thread of the core, and there are more of them than threads."""
-    channel = grpc.insecure_channel(core.address)
-    ends = [queue.SimpleQueue[Any]() for _ in range(200)]
-    calls = [pb_grpc.SimulationStub(channel).Connect(iter(end.get, None)) for end in ends]
+    alone = [("grpc.use_local_subchannel_pool", 1)]  # a connection each
+    channels = [grpc.insecure_channel(core.address, alone) for _ in range(100)]
+    ends = [(channel, queue.SimpleQueue[Any]()) for channel in channels for _ in range(10)]
+    calls = [pb_grpc.SimulationStub(channel).Connect(iter(end.get, None)) for channel, end in ends]
     time.sleep(0.5)
     began = time.monotonic()
     agent = core.agent()
     agent.wait(lambda messages: messages)
-    assert time.monotonic() - began < service.HELLO_LIMIT_S
+    assert time.monotonic() - began < service.HELLO_LIMIT_S / 2
     assert core.simulation.state is None
-    for call, end in zip(calls, ends, strict=True):
+    for call, (_, end) in zip(calls, ends, strict=True):
         call.cancel()
         end.put(None)
-    channel.close()
+    for channel in channels:
+        channel.close()
+
+
+def test_connections_without_a_stream_are_closed_and_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HELLO_LIMIT_S", 1.0)
+    core = Core(tmp_path)
+    host, port = core.address.split(":")
+    with contextlib.ExitStack() as held:
+        silent = [held.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(300)]
+        agent = core.agent()
+        agent.wait(lambda messages: messages)
+        for connection in silent:
+            while connection.recv(1 << 16):  # what the core says first
+                pass
+        agent.goodbye()
+    core.close()
 
 
 # ---- nothing is lost -------------------------------------------------------------------------------------------------
