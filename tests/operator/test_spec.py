@@ -355,3 +355,22 @@ def test_what_a_newer_definition_has_is_pruned_and_named() -> None:
     kept, unknown = schema.pruned(known, value)
     assert kept == {"a": "1", "list": [{"b": "2"}, {"b": "3"}], "map": {"their": "own"}}
     assert unknown == ["new", "list[1].c"]
+
+
+def test_a_group_of_servers_has_the_memory_of_all_unless_its_gpu_is_another() -> None:
+    own = {"memory": "4GiB", "contextMemory": "200MiB"}
+    groups = [
+        {"name": "as-all", "servers": 1},
+        {"name": "own", "servers": 1, "gpu": own},
+        {"name": "half", "servers": 1, "gpu": {"memory": "4GiB"}},
+        {"name": "other", "servers": 1, "gpu": {"model": "a100-40gb-sxm"}},
+        {"name": "other-own", "servers": 1, "gpu": {"model": "a100-40gb-sxm", **own}},
+    ]
+    found = parse(servers=5, gpu={"memory": "8GiB", "contextMemory": "100MiB"}, serverGroups=groups)
+    assert [(group.gpu_memory_bytes, group.context_bytes) for group in found.server_groups] == [
+        (8 << 30, 100 << 20),
+        (4 << 30, 200 << 20),
+        (4 << 30, 100 << 20),
+        (None, None),
+        (4 << 30, 200 << 20),
+    ]

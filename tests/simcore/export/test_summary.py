@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from fakes import AUTOGRAD, FOREGROUND
-from simulated_run import Run, alone
+from simulated_run import Run, alone, pair
 
+from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.export import steps_file, summary
 from eidolon_simcore.vocabulary import Kind
 
@@ -53,6 +54,26 @@ def test_a_short_run_has_all_its_steps_in_the_summary(tmp_path: Path) -> None:
     found = long_run(tmp_path, 12)
     assert (len(found["steps"]), found["steps_left_out"]) == (12, 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["progress.jsonl", "summary.json"]
+
+
+def test_a_step_has_its_rates_and_who_was_last(tmp_path: Path) -> None:
+    """Rank 1 computes twice as much as rank 0. User code reports samples; tokens are those of the spec."""
+    run = Run(tmp_path, tokens_per_step=1_000)
+    ranks = pair(run)
+    for _ in range(3):
+        for rank, work in zip(ranks, (1 << 26, 2 << 26), strict=True):
+            rank.kernel(work, flags=FOREGROUND | AUTOGRAD)
+            rank.mark()
+    for rank in ranks:
+        rank.write(Kind.EXIT)
+        run.batch(rank)
+        run.send(left=pb.RankLeft(session=rank.session, orderly=True, records=rank.seq))
+    found = run.summary()
+    step = found["steps"][-1]
+    assert step["tokens_per_s"] == pytest.approx(1_000 / (step["time_ns"] / 1e9), rel=1e-12)
+    assert (step["tokens"], step["samples"], step["samples_per_s"]) == (1_000, None, None)
+    assert step["lag"]["rank"] == 1
+    assert 0 < step["lag"]["ns"] < step["end_ns"]
 
 
 def test_large_steps_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

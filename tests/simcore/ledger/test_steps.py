@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from eidolon_simcore.costs.sm_clock import Pace
 from eidolon_simcore.engine.interface import Mark
 from eidolon_simcore.fabric.network import Port
 from eidolon_simcore.ledger.memory import MemoryView
-from eidolon_simcore.ledger.steps import Steps
+from eidolon_simcore.ledger.steps import Cut, Steps
 
 A, B = Port(0, 0), Port(0, 1)
 
@@ -49,6 +50,25 @@ def test_marks_without_a_backward_pass_between_them_are_one_at_the_last() -> Non
     s.leave(0)
     final = list(s.final())
     assert [(x.end_ns, x.peak_bytes) for x in final] == [(110, {A: 7, B: 1}), (200, {})]
+
+
+def test_chained_marks_hold_what_each_of_them_tells_of_the_step() -> None:
+    """The peaks are the highest, the reports add up, what is allocated is that of the last mark, and the pace is that
+    of the first, for hardly any work follows it."""
+    fast, slow = Pace(clock=1.0), Pace(clock=0.5)
+    s = steps(0)
+    s.launched(0, 1)
+    for seq, peaks, held, tokens, pace in ((1, {A: 7, B: 2}, 3, 10, fast), (2, {A: 5, B: 4}, 1, 5, slow)):
+        s.report(0, "tokens", tokens)
+        s.mark(0, seq, peaks, {A: held}, pace)
+        s.ended(Mark(0, seq, 100 * seq, 100 * seq))
+    s.leave(0)
+    (step,) = s.final()
+    assert step.cuts == {0: Cut(2, 200)}
+    assert step.peak_bytes == {A: 7, B: 4}
+    assert step.reports == {"tokens": 15}
+    assert step.allocated_bytes == {A: 1}
+    assert step.paces == {0: fast}
 
 
 def test_a_loop_that_never_goes_backward_makes_a_step_of_every_mark() -> None:

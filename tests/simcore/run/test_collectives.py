@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_calls_that_contradict_each_other_end_the_run(run: Run, write: Any, word
     run.batch(ranks[1])
     assert run.simulation.state == "Failed"
     assert words in run.simulation.reason
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (4, 3)])
+def test_a_send_of_another_size_than_its_receive_ends_the_run(run: Run, sizes: tuple[int, int]) -> None:
+    ranks = pair(run)
+    for rank, name, size in zip(ranks, ("send", "recv"), sizes, strict=True):
+        rank.collective(name, 7, 0, size, dtype=1, bytes=size, peer=int(name == "send"))
+        run.batch(rank)
+    assert (run.simulation.state, run.simulation.cause) == ("Failed", "CollectiveMismatch")
+    for rank, name, size in zip((0, 1), ("send", "recv"), sizes, strict=True):
+        assert re.search(rf"rank {rank} .*{name}.* {size}\b", run.simulation.reason), run.simulation.reason
 
 
 def test_gpus_that_no_way_joins_any_more_end_the_run_and_are_named(tmp_path: Path) -> None:
