@@ -108,7 +108,9 @@ def relative(result: dict[str, Any], line: Line, field: str) -> float:
 
 def known_share(summary: dict[str, Any]) -> float:
     """The share of the device time of a run's steps whose cost is measured or interpolated, without collectives."""
-    families = summary.get("coverage", {}).get("families", {})
+    families = {
+        name: by for name, by in summary.get("coverage", {}).get("families", {}).items() if name != "collective"
+    }
     total = sum(sum(by_source.values()) for by_source in families.values())
     known = sum(by_source.get(source, 0) for by_source in families.values() for source in ("measured", "interpolated"))
     return float(known / total) if total else 0.0

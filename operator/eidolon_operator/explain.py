@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eidolon_operator import launching, summary
+from eidolon_operator import launching, report, summary
 from eidolon_operator.units import format_ns
 
 COSTLIEST = 10
@@ -50,6 +50,7 @@ def render(found: Mapping[str, Any]) -> str:
     coverage = found["coverage"]
     lines = [
         f"{found.get('gpu')}: expected error of device time at most {coverage['expected_error']:.1%}",
+        *(report.by_source(found) if "cost_share" in found else ()),
         *(f"Published costs: {line}" for line in coverage.get("published", ())),
         "",
         f"{'share':>6} {'time':>10} {'count':>8} {'each':>10} {'source':<12} {'error':>6}  operation",

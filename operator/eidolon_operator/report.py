@@ -151,13 +151,9 @@ def _table(header: Sequence[str], rows: Sequence[_Row]) -> str:
 
 
 def _findings(summary: Summary) -> str:
-    share = summary["cost_share"]
-    order = [key for key in ("measured", "interpolated", "roofline", "unknown") if key in share]
-    order += [key for key in share if key not in order]
-    sources = ", ".join(f"{key} {share[key]:.1%}" for key in order) or "no device time"
     # The framework's allocator asks again after it has freed what it can. The same refusal twice is one line.
     lines = list(dict.fromkeys(_out_of_memory(item) for item in summary["oom"]))
-    lines.append(f"Device time by cost source: {sources}")
+    lines += by_source(summary)
     lines += [f"Published costs: {line}" for line in summary["coverage"]["published"]]
     waits = sorted(summary["host_waits"], key=lambda item: (-item["ns"], item["site"]))
     lines += _list(
@@ -179,6 +175,21 @@ def _findings(summary: Summary) -> str:
         [f"{item['site']}: {item['count']} x, {format_bytes(item['bytes'])}, {_given(item)}" for item in reads],
     )
     return "\n".join(lines)
+
+
+def by_source(summary: Summary) -> list[str]:
+    """The share of device time by the source of its cost: of the steps, and apart from them of the start-up."""
+    startup = summary.get("startup_cost_share")
+    lines = [f"Device time by cost source: {_sources(summary['cost_share'])}"]
+    if startup:
+        lines.append(f"  of the steps; the start-up (building, compilation, autotuning) had {_sources(startup)}")
+    return lines
+
+
+def _sources(share: Mapping[str, float]) -> str:
+    order = [key for key in ("measured", "interpolated", "roofline", "unknown") if key in share]
+    order += [key for key in share if key not in order]
+    return ", ".join(f"{key} {share[key]:.1%}" for key in order) or "no device time"
 
 
 def _out_of_memory(item: Mapping[str, Any]) -> str:

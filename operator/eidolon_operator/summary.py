@@ -60,6 +60,7 @@ _SUMMARY: Final = {
     "steps_left_out?": COUNT,
     "not_written?": [str],
     "cost_share?": _SHARES,
+    "startup_cost_share?": _SHARES,
     "coverage?": {
         "expected_error?": NUMBER,
         "published?": [str],

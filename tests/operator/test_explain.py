@@ -14,6 +14,8 @@ GEMM = {"family": "gemm", "name": "cublasGemmEx m=8", "operator": "aten::mm", "c
 GUESS = {"family": "kernel odd", "name": "odd", "operator": "", "count": 1, "ns": 100_000}
 SUMMARY = {
     "gpu": "h100-sxm",
+    "cost_share": {"measured": 0.9, "unknown": 0.1},
+    "startup_cost_share": {"unknown": 1.0},
     "coverage": {
         "expected_error": 0.08,
         "families": {"gemm": {"measured": 900_000}, "kernel odd": {"unknown": 100_000}},
@@ -35,6 +37,8 @@ def test_it_names_the_costliest_operations(tmp_path: Path, capsys: pytest.Captur
     assert "measured" in first
     assert "225" in first  # us of each of the four
     assert "10.00% unknown odd" in text
+    assert "Device time by cost source: measured 90.0%, unknown 10.0%\n" in text
+    assert "the start-up (building, compilation, autotuning) had unknown 100.0%\n" in text
 
 
 def test_a_folder_without_a_summary_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,11 @@ def test_the_whole_report() -> None:
     )
 
 
+def test_the_start_up_is_told_apart() -> None:
+    found = report.render(summary([], startup_cost_share={"measured": 0.4, "unknown": 0.6}), title="demo")
+    assert "unknown 2.5%\n  of the steps; the start-up (building, compilation, autotuning) had measured 40.0%" in found
+
+
 def test_a_run_without_steps_has_its_peak_memory() -> None:
     found = report.render(summary([], peak_bytes={"0/0": 3 * GIB, "0/1": 2 * GIB}), title="demo")
     assert "No step became final. Peak memory: 0/0 3.00 GiB, 0/1 2.00 GiB." in found

@@ -165,9 +165,11 @@ def _coverage(run: Run) -> str:
         return ""
     series = [Series(source, [share], _SOURCES.get(source, 3)) for source, share in shares.items() if share]
     bar = charts.share_bar(series, lambda share: f"{share:.1%}", title="device time by cost source")
+    startup = run.summary.get("startup_cost_share")
+    whose = " in the steps, without the start-up," if startup else ""
     note = (
-        "Where the durations of device work come from. Measured on the GPU itself, interpolated between measurements, "
-        "a roofline of what the operation does, or unknown: guessed from the launch alone."
+        f"Where the durations of device work{whose} come from. Measured on the GPU itself, interpolated between "
+        "measurements, a roofline of what the operation does, or unknown: guessed from the launch alone."
     )
     return _section(
         "Coverage", note, bar + _legend([(s.name, s.color, f"{s.values[0]:.1%}") for s in series]) + _table(table)

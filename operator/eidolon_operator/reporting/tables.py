@@ -122,7 +122,7 @@ def steps(run: Run) -> Table:
 
 
 def coverage(run: Run) -> Table | None:
-    """Device time by the source of its cost."""
+    """Device time by the source of its cost: of the steps, and of the start-up apart from them."""
     shares: Mapping[str, float] = run.summary.get("cost_share", {})
     if not shares:
         return None
@@ -132,6 +132,8 @@ def coverage(run: Run) -> Table | None:
         for source, share in shares.items()
         if share
     ]
+    startup: Mapping[str, float] = run.summary.get("startup_cost_share", {})
+    rows += [(f"start-up: {source}", f"{share:.1%}", "-") for source, share in startup.items() if share]
     return Table(("source", "device time", "expected error"), rows, frozenset((1, 2)))
 
 

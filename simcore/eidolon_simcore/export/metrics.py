@@ -123,7 +123,16 @@ FAMILIES: Mapping[str, Family] = {
     "eidolon_tier_utilization_ratio": Family(
         "gauge", ("tier", "of"), f"Mean and max of the utilisation of a tier's links {_LAST}."
     ),
-    "eidolon_cost_source_ratio": Family("gauge", ("source",), "Share of device time by the source of its cost."),
+    "eidolon_cost_source_ratio": Family(
+        "gauge",
+        ("source",),
+        "Share of device time by the source of its cost, in the steps but the first (in all until the second).",
+    ),
+    "eidolon_startup_cost_source_ratio": Family(
+        "gauge",
+        ("source",),
+        "The same before the first step's end, where models are built and kernels are compiled and tuned.",
+    ),
     "eidolon_unmodelled_calls": Family("counter", ("call",), "Calls that the shim answered without modelling them."),
     "eidolon_unknown_reads": Family("counter", ("site",), "Reads of device values that were never computed."),
     "eidolon_unknown_read_bytes": Family("counter", ("site",), "Bytes of those reads."),
@@ -385,6 +394,8 @@ def _link_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
 
 def _honesty_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     yield "eidolon_cost_source_ratio", [((source,), share) for source, share in shares(s.source_ns).items()]
+    startup = shares(s.startup_source_ns)
+    yield "eidolon_startup_cost_source_ratio", [((source,), share) for source, share in startup.items()]
     yield "eidolon_unmodelled_calls", _bounded(s.unmodelled)
     yield "eidolon_unknown_reads", _bounded({site: count for site, (count, _) in s.unknown_reads.items()})
     yield "eidolon_unknown_read_bytes", _bounded({site: size for site, (_, size) in s.unknown_reads.items()})

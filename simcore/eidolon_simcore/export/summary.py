@@ -86,9 +86,8 @@ class Report:
         self._not_written.append(text)
         print(f"eidolon: not written: {text}", file=sys.stderr, flush=True)
 
-    def finish(self, end: Mapping[str, Any], books: Books, source_ns: Mapping[str, int]) -> None:
-        """Writes the summary. ``end`` holds what only the run as a whole knows; ``source_ns`` is device time by the
-        source of its cost."""
+    def finish(self, end: Mapping[str, Any], books: Books) -> None:
+        """Writes the summary. ``end`` holds what only the run as a whole knows."""
         last = _last(self.steps)
         if len(last) < len(self.steps):
             try:
@@ -104,7 +103,6 @@ class Report:
             "steps_left_out": len(self.steps) - len(last),
             "step_figures": _figures(self.steps),
             "not_written": self._not_written,
-            "cost_share": shares(source_ns),
             "host_waits": [
                 {"site": site, "count": count, "ns": ns}
                 for site, (count, ns) in sorted(books.host_waits().items(), key=lambda item: (-item[1][1], item[0]))

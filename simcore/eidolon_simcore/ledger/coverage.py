@@ -1,5 +1,11 @@
 """Where the times of a run's device work come from: by family and source, and the costliest operations by themselves,
-with their expected errors. In runs with steps only the time of their steps counts, from the end of the first step on.
+with their expected errors.
+
+There is one definition of a run's device time. It is the time of its steps, from the end of the first step on; what a
+model's building, compilation and autotuning took before is told apart, as the start-up. In a run without a second step
+it is all device time. A collective counts on each of its members with what it takes if nobody waits. The summary
+(``cost_share``), the table of `eidolon run`, `eidolon explain`, the metrics and strict runs all have the shares of this
+time.
 
 It goes into ``summary.json``, and ``eidolon explain`` prints it."""
 
@@ -25,14 +31,15 @@ _SIZES: Final[Mapping[SignatureKind, tuple[Attribute, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Device time of one signature in one rank. ``error`` is the expected error of the time, as a share of it."""
+    """Device time of one signature in one rank. ``error`` is the expected error of the time, as a share of it; None for
+    a collective, whose error is that of the fabric's model."""
 
     signature: Signature
     operator: Signature | None
     count: int
     ns: int
     source: str
-    error: float
+    error: float | None
     free: int = 0  #: how many of them took no time
 
 
@@ -40,15 +47,16 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
     """The section ``coverage`` of the summary.
 
     * ``families`` has nanoseconds by family and source;
-    * ``operations`` has the costliest operations, with their expected errors;
-    * ``expected_error`` is the error of device time as a whole if all errors had the same sign, so it is a bound, and
-      ``errors`` has the same by source. Collectives are left out: their errors are those of the fabric's model;
+    * ``operations`` has the costliest operations but collectives, with their expected errors and their shares of the
+      families' sum;
+    * ``expected_error`` is the error of device time but for collectives if all errors had the same sign, so it is a
+      bound, and ``errors`` has the same by source;
     * ``free`` counts operations that took no time, by name. There should be none (law 2).
     """
     families: dict[str, dict[str, int]] = {}
     operations: dict[tuple[str, str, str], dict[str, Any]] = {}
     free: dict[str, int] = {}
-    total = wrong = 0.0
+    total = judged = wrong = 0.0
     by_error: dict[str, list[float]] = {}  # by source: the sum of times, and of times multiplied by their errors
     for one in spent:
         family, name = _names(one.signature)
@@ -58,6 +66,9 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
             continue
         by_source = families.setdefault(family, {})
         by_source[one.source] = by_source.get(one.source, 0) + one.ns
+        total += one.ns
+        if one.error is None:
+            continue
         operator = one.operator.name if one.operator is not None else ""
         entry = operations.setdefault(
             (family, name, operator),
@@ -75,7 +86,7 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
             entry["source"], entry["expected_error"] = one.source, one.error
         entry["count"] += one.count
         entry["ns"] += one.ns
-        total += one.ns
+        judged += one.ns
         wrong += one.ns * one.error
         sums = by_error.setdefault(one.source, [0.0, 0.0])
         sums[0] += one.ns
@@ -85,7 +96,7 @@ def coverage(spent: Iterable[Spent]) -> dict[str, Any]:
         entry["expected_error"] = round(entry["expected_error"], 4)
         entry["share"] = round(entry["ns"] / total, 6) if total else 0.0
     return {
-        "expected_error": round(wrong / total, 4) if total else 0.0,
+        "expected_error": round(wrong / judged, 4) if judged else 0.0,
         "errors": {source: round(off / ns, 4) for source, (ns, off) in sorted(by_error.items()) if ns},
         "free": dict(sorted(free.items())),
         "families": {

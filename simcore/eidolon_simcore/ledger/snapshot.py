@@ -96,7 +96,8 @@ class Snapshot:
     links: tuple[Link, ...] = ()
     paces: Mapping[Port, Pace] = field(default_factory=dict)  #: clock and power of the step that is issued now
     out_of_memory: Mapping[Port, int] = field(default_factory=dict)  #: refused allocations so far
-    source_ns: Mapping[str, int] = field(default_factory=dict)  #: device time by the source of its cost
+    source_ns: Mapping[str, int] = field(default_factory=dict)  #: device time of the steps, by the source of its cost
+    startup_source_ns: Mapping[str, int] = field(default_factory=dict)  #: the same before the first step's end
     unmodelled: Mapping[str, int] = field(default_factory=dict)  #: calls by name
     unknown_reads: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: by site: count, bytes
     waits: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: host waits by site: count, ns

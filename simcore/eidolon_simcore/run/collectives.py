@@ -11,7 +11,6 @@ of bytes (:mod:`.exchanges`).
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -49,8 +48,6 @@ class Collectives:
         self._matches: dict[tuple[int, ...], Match] = {}  # calls that some member has not made
         self.communicators = Communicators(engine, network, self._descriptions)
         self.exchanges = exchanges
-        #: time of all collectives on the devices of all members, by the source of the time; waits are not counted
-        self.device_ns: Counter[str] = Counter()
 
     # ---- calls ----------------------------------------------------------------------------------------------------
 
@@ -84,7 +81,6 @@ class Collectives:
             pattern = form.pattern
             handle = self._engine.reserve()
             self._engine.define_as(handle, form.ranks, pattern.latency_ns, pattern.number)
-            self.device_ns[pattern.source] += pattern.alone_ns * len(form.ranks)
             match = self._matches[key] = Match(form, handle, position, rank)
             self._descriptions.add(handle, partial(form.text, position))
         elif match.form.agreed != form.agreed:
@@ -100,18 +96,18 @@ class Collectives:
             self.exchanges.matched(match)
         return match.handle
 
-    def alone_ns(self, rank: int, port: Port, signature: Signature) -> int:
-        """The time of a call if nobody waits and nothing runs beside it; 0 for one that :meth:`call` will refuse."""
+    def pattern(self, rank: int, port: Port, signature: Signature) -> Pattern | None:
+        """What a call puts on the wire, and its time alone; None for one that :meth:`call` will refuse."""
         communicator = self.communicators.get(signature.get("comm"))
         if communicator is None or communicator.team is None or (rank, port) not in communicator.places:
-            return 0
+            return None
         if signature.name not in ("send", "recv"):
-            return self._pattern(communicator, signature).alone_ns
+            return self._pattern(communicator, signature)
         peer = communicator.members.get(signature.get("peer"))
         if peer is None:
-            return 0
+            return None
         ends = (port, peer.port) if signature.name == "send" else (peer.port, port)
-        return self._network.pair(*ends, signature.get("bytes"), communicator.wanted).alone_ns
+        return self._network.pair(*ends, signature.get("bytes"), communicator.wanted)
 
     def _pattern(self, communicator: Communicator, signature: Signature) -> Pattern:
         assert communicator.team is not None

@@ -45,6 +45,7 @@ class Pricing:
         self._labels = labels
         self._definitions = definitions
         self._costs: dict[int, Cost] = {}  # by signature
+        self._collectives: dict[int, str] = {}  # the source of the time of each, by signature
         self.prices = _engine.Prices()
         self.meter = _engine.Meter()
         self.outline = _engine.Outline()
@@ -77,6 +78,12 @@ class Pricing:
             self.prices.set_pace(self.pace.slowdown)
             self.prices.cut()
 
+    def define_collective(self, number: int, alone_ns: int, source: str) -> None:
+        """A collective that takes so long if nobody waits. The engine finds how long it takes in truth; this is what
+        counts as its device time."""
+        self._collectives[number] = source
+        self.prices.define(number, alone_ns, [], 0, 0, SOURCES.index(source))
+
     # ---- what was done --------------------------------------------------------------------------------------------
 
     def metered(self) -> Work:
@@ -84,14 +91,21 @@ class Pricing:
         return Work(*self.meter.cut())
 
     def spent(self) -> Iterator[Spent]:
-        """The device time of each signature that was used: within steps, if the run has any."""
+        """The device time of each signature that was used: in the steps, or in all before the second step has ended."""
         for number, (count, ns, free) in enumerate(self.prices.spent()):
             if count or free:
                 signature = self._definitions.get(number)
+                if signature.kind == "collective":
+                    yield Spent(signature, None, count, ns, self._collectives.get(number, "unknown"), None)
+                    continue
                 operator = self._definitions.operator_of(signature)
                 cost = self._costs.get(number, _FREE)
                 yield Spent(signature, operator, count, ns, cost.source, cost.error, free)
 
     def source_ns(self) -> dict[str, int]:
-        """Device time so far, by the source of its cost."""
+        """The same, summed by the source of the cost."""
         return dict(zip(SOURCES, self.prices.source_ns, strict=True))
+
+    def startup_ns(self) -> dict[str, int]:
+        """Device time before the first step's end, by the source of its cost. It is 0 where :meth:`spent` has it."""
+        return dict(zip(SOURCES, self.prices.startup_ns, strict=True))

@@ -118,8 +118,10 @@ class Session:
             self._sinks.lane(self.rank, stream, self.server, device)
         for number, device in self._intake.new_calls():
             port = Port(self.server, device)
-            alone_ns = self._collectives.alone_ns(self.rank, port, self._definitions.get(number))
-            self._intake.set_alone(number, alone_ns)
+            pattern = self._collectives.pattern(self.rank, port, self._definitions.get(number))
+            if pattern is not None:
+                self._pricing.define_collective(number, pattern.alone_ns, pattern.source)
+                self._intake.set_alone(number, pattern.alone_ns)
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
@@ -140,9 +142,13 @@ class Session:
         return self._pricing.pace
 
     def spent(self) -> Iterator[Spent]:
-        """The device time of each signature that was used: within steps, if the run has any."""
+        """The device time of each signature that was used: in the steps, or in all before the second step has ended."""
         return self._pricing.spent()
 
     def source_ns(self) -> dict[str, int]:
-        """Device time so far, by the source of its cost."""
+        """The same, summed by the source of the cost."""
         return self._pricing.source_ns()
+
+    def startup_ns(self) -> dict[str, int]:
+        """Device time before the first step's end, by the source of its cost. It is 0 where :meth:`spent` has it."""
+        return self._pricing.startup_ns()

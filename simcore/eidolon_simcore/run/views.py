@@ -7,6 +7,7 @@ threads may read it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,7 @@ class Views:
             paces={Port(s.server, device): s.pace for s in sessions for device in s.devices},
             out_of_memory=dict(Counter(refusal.port for refusal in self.books.memory.refusals)),
             source_ns=self._source_ns(),
+            startup_source_ns=self._startup_ns(),
             unmodelled=self.books.unmodelled(),
             unknown_reads=self.books.tally.reads.by_site(),
             waits=self.books.host_waits(),
@@ -104,12 +106,12 @@ class Views:
         )
 
     def _source_ns(self) -> dict[str, int]:
-        """Device time so far, by the source of its cost."""
-        found = dict.fromkeys(SOURCES, 0)
-        for counted in (self.collectives.device_ns, *(s.source_ns() for s in self.ranks.sessions.values())):
-            for source, ns in counted.items():
-                found[source] += ns
-        return found
+        """Device time of the steps so far, by the source of its cost (:mod:`eidolon_simcore.ledger.coverage`)."""
+        return _summed(session.source_ns() for session in self.ranks.sessions.values())
+
+    def _startup_ns(self) -> dict[str, int]:
+        """Device time before the steps, by the source of its cost."""
+        return _summed(session.startup_ns() for session in self.ranks.sessions.values())
 
     # ---- at its end -----------------------------------------------------------------------------------------------
 
@@ -138,7 +140,16 @@ class Views:
         end["host_note"] = self.host_note
         end["coverage"] = {"published": published.statement(one.gpu.key for one in self.plan.devices), **found}
         self.books.sinks.close()
-        self.report.finish(end, self.books, source_ns)
+        end["cost_share"], end["startup_cost_share"] = shares(source_ns), shares(self._startup_ns())
+        self.report.finish(end, self.books)
+
+
+def _summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found = dict.fromkeys(SOURCES, 0)
+    for part in parts:
+        for source, ns in part.items():
+            found[source] += ns
+    return found
 
 
 def _last(steps: list[dict[str, Any]]) -> dict[str, Any] | None:

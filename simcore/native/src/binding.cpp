@@ -219,6 +219,7 @@ void bind_prices(nb::module_ &module) {
            })
       .def_prop_ro("at_full_clock", [](const Prices &self) { return self.at_full_clock(); })
       .def_prop_ro("source_ns", [](const Prices &self) { return self.source_ns(); })
+      .def_prop_ro("startup_ns", [](const Prices &self) { return self.startup_ns(); })
       .def("spent", [](const Prices &self) {
         std::vector<std::array<std::int64_t, 3>> rows;
         for (const Prices::Spent &spent : self.spent()) {

@@ -145,7 +145,9 @@ bool Intake::translate() {
     const EventRecord &record = records_[next_];
     if (record.kind == Kind::kMark && !at_mark_) {
       at_mark_ = true;
-      prices_.begin();
+      if (signatures_[record.sig].step) {
+        prices_.end_step();
+      }
       return true;
     }
     at_mark_ = false;
@@ -185,6 +187,7 @@ void Intake::append(const EventRecord &record) {
   } else if (record.kind == Kind::kCollective) {
     operation.label = signature.label;
     alone_ns = signature.alone_ns;
+    prices_.join(record.sig);
   } else if ((op >= Op::kSyncLane && op != Op::kMark) || record.kind == Kind::kCommInit) {
     operation.label = calls_[record.call].label;
   }

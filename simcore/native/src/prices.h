@@ -2,9 +2,11 @@
 //
 // A price is in nanoseconds at the greatest clock. For copies and sets, the time for the bytes that the record names
 // comes on top (lines between points). The pace of the step, a factor for each class of work, turns the price into the
-// duration. Time that was spent is counted on the way: by signature for the summary, by class at the greatest clock
-// since the last cut for the next step's pace, and by source of the price. The time to set up, in which weights are
-// made and copied, is no step. What was spent until `begin` is kept apart.
+// duration. Time that was spent is counted on the way: by signature and by source of the price, and by class at the
+// greatest clock since the last cut for the next step's pace.
+//
+// What was spent until the first step's end is the start-up: models are built, kernels are compiled and tuned. It is
+// kept apart once a second step has ended. Until then nothing tells steps from start-up, and all that was spent counts.
 #pragma once
 
 #include <algorithm>
@@ -102,37 +104,52 @@ public:
     } else {
       ++entry.spent.free;
     }
-    ++entry.spent.count;
-    entry.spent.ns += ns;
-    source_ns_[entry.price.source] += ns;
+    count(entry, ns);
     return {ns, entry.price.label, entry.price.work_class};
   }
 
-  [[nodiscard]] const std::array<double, kClasses> &at_full_clock() const { return at_full_clock_; }
-  [[nodiscard]] const std::array<std::int64_t, kSources> &source_ns() const { return source_ns_; }
-  void cut() { at_full_clock_.fill(0); }
-
-  // The first step begins. Only the first call counts.
-  void begin() {
-    if (begun_) {
-      return;
-    }
-    begun_ = true;
-    for (Entry &entry : entries_) {
-      before_.push_back(std::exchange(entry.spent, {0, 0, entry.spent.free}));
+  // A collective: its time follows from the fabric, so its price is what it takes alone. The clock has no part in it.
+  void join(std::uint32_t signature) {
+    if (signature < entries_.size()) {
+      count(entries_[signature], entries_[signature].price.base_ns);
     }
   }
 
-  // What every signature spent, by the number of the signature. It is what was spent in steps, or in all if no step has
-  // come to its end.
+  [[nodiscard]] const std::array<double, kClasses> &at_full_clock() const { return at_full_clock_; }
+  // By source, what was spent in the steps, or in all while these are not told apart; and in the start-up.
+  [[nodiscard]] std::array<std::int64_t, kSources> source_ns() const {
+    std::array<std::int64_t, kSources> sums = source_ns_;
+    for (std::size_t i = 0; !apart() && i < kSources; ++i) {
+      sums[i] += startup_ns_[i];
+    }
+    return sums;
+  }
+  [[nodiscard]] std::array<std::int64_t, kSources> startup_ns() const {
+    return apart() ? startup_ns_ : std::array<std::int64_t, kSources>{};
+  }
+  void cut() { at_full_clock_.fill(0); }
+
+  // A step ends.
+  void end_step() {
+    if (++ends_ > 1) {
+      return;
+    }
+    startup_ns_ = std::exchange(source_ns_, {});
+    for (Entry &entry : entries_) {
+      startup_.push_back(std::exchange(entry.spent, {0, 0, entry.spent.free}));
+    }
+  }
+
+  // What every signature spent in the steps, by the number of the signature; in all while these are not told apart.
   [[nodiscard]] std::vector<Spent> spent() const {
-    const bool steps =
-        std::any_of(entries_.begin(), entries_.end(), [](const Entry &entry) { return entry.spent.count > 0; });
     std::vector<Spent> all;
     all.reserve(entries_.size());
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const Spent before = i < before_.size() ? before_[i] : Spent{};
-      all.push_back(steps ? entries_[i].spent : before);
+      all.push_back(entries_[i].spent);
+      if (!apart() && i < startup_.size()) {
+        all.back().count += startup_[i].count;
+        all.back().ns += startup_[i].ns;
+      }
     }
     return all;
   }
@@ -143,12 +160,21 @@ private:
     Spent spent;
   };
   static_assert(sizeof(Entry) == 64);
+
+  void count(Entry &entry, std::int64_t ns) {
+    ++entry.spent.count;
+    entry.spent.ns += ns;
+    source_ns_[entry.price.source] += ns;
+  }
+  [[nodiscard]] bool apart() const { return ends_ > 1; }
+
   std::vector<Entry> entries_;
-  std::vector<Spent> before_; // the same signatures' until the first step began
-  bool begun_ = false;
+  std::vector<Spent> startup_; // the same signatures' until the first step ended
+  std::int64_t ends_ = 0;      // steps that have ended
   std::array<double, kClasses> pace_{};
   std::array<double, kClasses> at_full_clock_{};
   std::array<std::int64_t, kSources> source_ns_{};
+  std::array<std::int64_t, kSources> startup_ns_{};
 };
 
 } // namespace eidolon

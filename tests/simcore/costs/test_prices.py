@@ -34,10 +34,11 @@ def take(prices: Any, signatures: list[int], values: list[int], works: list[bool
 
 
 def mark(prices: Any) -> None:
-    """A step begins."""
+    """A step ends."""
     records = np.zeros(1, RECORD)
-    records["kind"] = Kind.MARK
+    records["kind"], records["sig"] = Kind.MARK, 1
     made = intake(prices)
+    made.define(1, 0, step=True)
     made.open(0, records.tobytes())
     assert made.translate()
 
@@ -94,7 +95,11 @@ def test_steps_are_counted_apart_from_what_came_before(prices: Any) -> None:
     take(prices, [2, 5], [0, 0])
     assert prices.spent()[2] == [1, 500, 0]
     mark(prices)
-    assert prices.spent()[2] == [1, 500, 0]  # no step has come to its end: all there is
+    assert prices.spent()[2] == [1, 500, 0]
     take(prices, [1], [0])
+    assert [row[:2] for row in prices.spent()[1:3]] == [[1, 1_000], [1, 500]]  # no second step: all there is
+    assert (prices.source_ns, prices.startup_ns) == ([1_000, 0, 500, 0], [0] * 4)
+    mark(prices)
     assert [row[:2] for row in prices.spent()] == [[0, 0], [1, 1_000], [0, 0], [0, 0], [0, 0], [0, 0]]
+    assert (prices.source_ns, prices.startup_ns) == ([1_000, 0, 0, 0], [0, 0, 500, 0])
     assert prices.spent()[5][2] == 1  # what was free is not forgotten

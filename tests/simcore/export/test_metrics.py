@@ -81,6 +81,7 @@ def snapshot(servers: int = 1, gpus: int = 2, **changes: object) -> Snapshot:
             "links": links,
             "out_of_memory": {Port(0, 1): 1},
             "source_ns": {"roofline": 3, "unknown": 1},
+            "startup_source_ns": {"roofline": 1, "unknown": 1},
             "unmodelled": {"cudaFoo": 2},
             "unknown_reads": {"item": (1, 4)},
             "waits": {"cudaStreamSynchronize": (5, 2_000_000_000)},
@@ -122,6 +123,7 @@ def test_values_come_from_the_snapshot() -> None:
     assert value(page, "eidolon_link_utilization_ratio", link="nic out 0/1", tier="nic") == pytest.approx(1e7 / 45e9)
     assert value(page, "eidolon_tier_bytes_total", tier="nvlink") == 4e7
     assert value(page, "eidolon_cost_source_ratio", source="unknown") == 0.25
+    assert value(page, "eidolon_startup_cost_source_ratio", source="unknown") == 0.5
     assert value(page, "eidolon_host_wait_seconds_total", site="cudaStreamSynchronize") == 2.0
     assert value(page, "eidolon_engine_rollback_depth_seconds_total") == 2.0
     assert value(page, "eidolon_engine_virtual_to_real_ratio") == pytest.approx(0.1)

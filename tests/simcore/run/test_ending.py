@@ -43,6 +43,27 @@ def test_an_unknown_share_over_the_limit_fails_a_strict_run(tmp_path: Path) -> N
     assert "100% of the device time has no known cost (limit 10%)" in summary["reason"]
 
 
+def test_the_start_up_does_not_fail_a_strict_run_and_all_shares_are_of_the_steps(tmp_path: Path) -> None:
+    run = Run(tmp_path, strict=True, unknown_limit=0.1)
+    rank = alone(run)
+    unknown = rank.signature("library", "who:knows", bytes=0, flops=0)
+    known = rank.signature("kernel", "void at::native::vectorized_elementwise_kernel<4>", gx=1, bx=1)
+    rank.write(Kind.KERNEL, sig=unknown)
+    for _ in range(3):
+        rank.mark()
+        rank.write(Kind.KERNEL, sig=known)
+    run.batch(rank)
+    snapshot = run.simulation.views.snapshot(0.0)
+    summary = run.summary()
+    assert summary["state"] == "Succeeded", summary["reason"]
+    assert summary["startup_cost_share"] == {"unknown": 1.0}
+    assert "unknown" not in summary["cost_share"]
+    (family,) = summary["coverage"]["families"].values()
+    assert set(family) == set(summary["cost_share"]) == {source for source, ns in snapshot.source_ns.items() if ns}
+    assert sum(family.values()) == sum(snapshot.source_ns.values())
+    assert snapshot.startup_source_ns["unknown"] > 0
+
+
 def test_work_that_takes_no_time_is_counted_and_fails_a_strict_run(tmp_path: Path) -> None:
     """Every kind of device work has a cost; one that the core does not know would be free, so it is said."""
     run = Run(tmp_path, strict=True, unknown_limit=1.0)
