@@ -1,7 +1,7 @@
-"""What lies where in the memory that shims and their agent share: ``native/core/abi.h`` in Python.
+"""What lies where in the memory that shims and their agent share: ``native/core/abi.h`` and ``gauges_page.h``.
 
-``abi.h`` says what every field means. Names of fields are those of that file, and a test compares offsets and sizes
-with what a C++ compiler makes of it. The numbers in the fields (kinds, flags, types) are words of :mod:`.vocabulary`.
+Those files say what every field means. Names of fields are theirs, and a test compares offsets and sizes with what a
+C++ compiler makes of them. The numbers in the fields (kinds, flags, types) are words of :mod:`.vocabulary`.
 """
 
 from __future__ import annotations
@@ -81,6 +81,21 @@ RING_HEADER = _structure(
     (256, "fatal", "S1024"),
     # written by the shim
     (1280, "used_bytes", f"({MAX_DEVICES},)<i8"),
+)
+
+DEVICE_GAUGES = _structure(
+    128,
+    (0, "at_ns", "<i8"),
+    (8, "energy_mj", "<i8"),
+    (16, "power_mw", "<i8"),
+    (24, "busy_percent", "<i8"),
+    (32, "memory_percent", "<i8"),
+    (40, "sm_clock_mhz", "<i8"),
+    (48, "temperature_c", "<i8"),
+    (56, "pcie_out_bytes_per_s", "<i8"),
+    (64, "pcie_in_bytes_per_s", "<i8"),
+    (72, "nvlink_out_bytes_per_s", "<i8"),
+    (80, "nvlink_in_bytes_per_s", "<i8"),
 )
 
 SERVER_PAGE = _structure(

@@ -253,6 +253,8 @@ class Agent:
             self._tell(batch.session, Rank.answer, batch.replies)
         for session, clock_ns in zip(message.clocks.sessions, message.clocks.clock_ns, strict=True):
             self._tell(session, Rank.publish_clock, clock_ns)
+        for gauges in message.gauges:
+            self._directory.gauges.show(gauges)
         for session, messages in zip(message.taken.sessions, message.taken.messages, strict=True):
             self._tell(session, Rank.taken, messages)
         if message.HasField("go"):

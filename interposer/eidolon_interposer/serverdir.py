@@ -4,6 +4,7 @@
 
     server.conf          what the shims need to know, "key=value" lines (agent)
     server.page          bell, heartbeat and memory accounts: ``ServerPage`` of abi.h (agent; shims write too)
+    gauges.page          what NVML shows of each device: ``GaugesPage`` of gauges_page.h (agent)
     session              number of the last session that was given out (agent)
     ranks/<pid>-<n>.ring one ring per rank (its shim), made under another name and renamed when complete
     ranks/<pid>.status   how a rank's process ended, "status time" (its parent, by shim or launcher)
@@ -26,9 +27,10 @@ from pathlib import Path
 
 from eidolon_interposer import futex
 from eidolon_interposer._ring import Ring, wait_for_news
-from eidolon_interposer.abi import SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
+from eidolon_interposer.abi import DEVICE_GAUGES, SERVER_MAGIC, SERVER_PAGE, offset_of, word_of
 from eidolon_interposer.mapping import SharedMapping
 from eidolon_interposer.vocabulary import ABI_VERSION, MAX_DEVICES
+from eidolon_proto.v1 import simulation_pb2 as pb
 
 POLL_NS = 5_000_000  #: how often rings are looked at for records that nobody rings for
 _BELL, _LISTENING = word_of(SERVER_PAGE, "bell"), word_of(SERVER_PAGE, "listening")
@@ -142,6 +144,28 @@ class ServerPage:
         self._mapping.close()
 
 
+class GaugesPage:
+    """What NVML shows of each device. Shims and nvidia-smi only read it."""
+
+    def __init__(self, path: Path) -> None:
+        size = DEVICE_GAUGES.itemsize * MAX_DEVICES
+        if not path.exists() or path.stat().st_size != size:
+            _replace(path, bytes(size), 0o644)
+        self._mapping = SharedMapping(path)
+
+    def show(self, gauges: pb.Gauges) -> None:
+        """Writes what the core says of a device. The time up to which the energy counts comes first, and readers take
+        it last: what a reader finds in between is too little energy, never too much."""
+        if gauges.device < MAX_DEVICES:
+            first = gauges.device * DEVICE_GAUGES.itemsize // 8
+            for number, name in enumerate(DEVICE_GAUGES.names or ()):
+                self._mapping.i64[first + number] = getattr(gauges, name)
+
+    def close(self) -> None:
+        """Unmaps the page."""
+        self._mapping.close()
+
+
 class ServerDirectory:
     """One ``EIDOLON_DIR``. Made by the agent before any rank starts; an existing one is taken over as it is."""
 
@@ -153,6 +177,7 @@ class ServerDirectory:
         self.ranks.chmod(0o1777)
         ServerPage.create(path / "server.page")
         self.page = ServerPage(path / "server.page")
+        self.gauges = GaugesPage(path / "gauges.page")
         write_server_conf(path, conf, server)
         self._seen_ns = 0
 
@@ -219,6 +244,7 @@ class ServerDirectory:
     def remove(self) -> None:
         """Removes what this class and the others named above put there; anything else stays, with its directory."""
         self.page.close()
+        self.gauges.close()
         remove_server_directory(self.path)
 
 
@@ -227,7 +253,7 @@ def remove_server_directory(path: Path) -> None:
     for pattern in ("ranks/*.ring", "ranks/*.ring.tmp", "ranks/*.status"):
         for ring in path.glob(pattern):
             ring.unlink(missing_ok=True)
-    for name in ("server.conf", "server.page", "session", "go", "stop", "image", "exit"):
+    for name in ("server.conf", "server.page", "gauges.page", "session", "go", "stop", "image", "exit"):
         (path / name).unlink(missing_ok=True)
         (path / f"{name}.tmp").unlink(missing_ok=True)
     for directory in (path / "ranks", path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from playing import LIMIT_S, Core, Server, until, until_ended
 
-from eidolon_interposer.abi import EVENT_RECORD, FIXED_BYTES
+from eidolon_interposer.abi import DEVICE_GAUGES, EVENT_RECORD, FIXED_BYTES
 from eidolon_interposer.vocabulary import PROTOCOL, Kind, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -67,6 +67,18 @@ def test_a_bad_plan_is_one_clear_line(server: Server, content: str) -> None:
     assert server.errors.startswith("eidolon agent: ")
     assert server.errors.count("\n") == 1
     assert str(server.plan) in server.errors
+
+
+def test_what_the_core_says_of_a_device_stands_in_the_page(server: Server, core: Core) -> None:
+    server.start()
+    core.send(gauges=[pb.Gauges(device=1, at_ns=5, energy_mj=7, nvlink_in_bytes_per_s=11)])
+    page = server.directory / "gauges.page"
+
+    def shown() -> tuple[int, ...]:
+        gauges = np.frombuffer(page.read_bytes(), DEVICE_GAUGES)[1]
+        return tuple(int(gauges[name]) for name in ("at_ns", "energy_mj", "power_mw", "nvlink_in_bytes_per_s"))
+
+    until(lambda: shown() == (5, 7, 0, 11), "the gauges")
 
 
 # ---- records and answers ---------------------------------------------------------------------------------------------

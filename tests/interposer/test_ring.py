@@ -112,6 +112,7 @@ def test_layout_is_that_of_abi_h(tmp_path: Path) -> None:
         "ReplySlot": abi.REPLY_SLOT,
         "RingHeader": abi.RING_HEADER,
         "ServerPage": abi.SERVER_PAGE,
+        "DeviceGauges": abi.DEVICE_GAUGES,
     }
     for name, dtype in structures.items():
         expected.append(f"{name} {dtype.itemsize}")
@@ -134,8 +135,9 @@ def test_layout_is_that_of_abi_h(tmp_path: Path) -> None:
     expected.append(abi.RING_MAGIC.decode())
     lines.append('std::printf("%.8s\\n", kRingMagic);')
     source = tmp_path / "layout.cpp"
+    includes = "".join(f'#include "{path}"\n' for path in (ABI_H, ABI_H.parent / "gauges_page.h"))
     source.write_text(
-        f'#include <cstdio>\n#include "{ABI_H}"\nusing namespace eidolon;\nint main() {{\n' + "\n".join(lines) + "\n}\n"
+        f"#include <cstdio>\n{includes}using namespace eidolon;\nint main() {{\n" + "\n".join(lines) + "\n}\n"
     )
     program = tmp_path / "layout"
     subprocess.run(["g++", "-std=c++20", "-Wno-invalid-offsetof", "-o", program, source], check=True)

@@ -1,9 +1,9 @@
 // CUPTI, as far as torch.profiler (Kineto) starts, flushes and stops it.
 //
-// Tracing succeeds and gives no records. That is right, because a record would describe work that an NVIDIA GPU ran,
-// and none did. What the simulated devices do is in the run's own timeline. Callbacks are accepted and never called,
-// since no real driver is called either. Profiling proper (counters, sampling, ranges) is not modelled, and its
-// generated stubs say so.
+// Tracing succeeds and gives no records: the times of kernels are known to the simulation core alone. One line on
+// standard error says so, and where they are to be found, which is the run's own timeline. Callbacks are accepted and
+// never called, since no real driver is called either. Profiling proper (counters, sampling, ranges) is not modelled,
+// and its generated stubs say so.
 #include <cupti.h>
 
 #include "core.h"
@@ -90,7 +90,12 @@ EID_API CUptiResult cuptiFinalize() {
 
 // ---- activities --------------------------------------------------------------------------------------------------
 
-EID_API CUptiResult cuptiActivityEnable(CUpti_ActivityKind) { return accepted(); }
+EID_API CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
+  if (config().active && (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || kind == CUPTI_ACTIVITY_KIND_KERNEL))
+    warn_once("torch.profiler has no CUDA events here: its tables and traces show the host alone. For the kernels and "
+              "their times run with `eidolon run --record`, then `eidolon trace RUN`");
+  return accepted();
+}
 EID_API CUptiResult cuptiActivityDisable(CUpti_ActivityKind) { return accepted(); }
 EID_API CUptiResult cuptiActivityEnableDriverApi(CUpti_CallbackId, uint8_t) { return accepted(); }
 EID_API CUptiResult cuptiActivityEnableRuntimeApi(CUpti_CallbackId, uint8_t) { return accepted(); }

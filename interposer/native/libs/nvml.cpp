@@ -1,9 +1,6 @@
 // NVML answers from the shim's own state, so that it agrees with what CUDA says. It has the same devices, UUIDs, PCI
 // addresses and memory in use. NVML never creates a context and takes no virtual time.
-//
-// What a simulated device has no sensor for is a stated constant. The temperature is one value. Clocks, power and
-// utilisation have two, for "in use" (some process holds memory on the device) and for "idle". They follow no simulated
-// load.
+// What its sensors say is in nvml_sensors.cpp.
 #include "nvml_device.h"
 
 #include <fcntl.h>
@@ -17,23 +14,13 @@ namespace {
 constexpr char kDriverVersion[] = "580.159.04";
 constexpr char kNvmlVersion[] = "13.580.159.04";
 constexpr int kCudaVersion = 13000;
-constexpr unsigned kTemperatureC = 45, kSlowdownC = 90, kShutdownC = 95;
-constexpr unsigned kIdlePowerDivisor = 10; // an idle device draws a tenth of its limit
-constexpr unsigned kIdleClockMhz = 345;
+
 nvmlReturn_t initialise() {
   if (!config().active)
     return NVML_ERROR_DRIVER_NOT_LOADED;
   users.fetch_add(1);
   return NVML_SUCCESS;
 }
-
-unsigned clock_mhz(int device, nvmlClockType_t type, bool maximum) {
-  if (type == NVML_CLOCK_MEM)
-    return static_cast<unsigned>(config().gpu.memory_clock_khz) / 1000;
-  return maximum || in_use(device) ? static_cast<unsigned>(config().gpu.clock_khz) / 1000 : kIdleClockMhz;
-}
-
-unsigned power_limit_mw(int) { return static_cast<unsigned>(config().gpu.power_limit_mw); }
 
 } // namespace
 
@@ -255,55 +242,6 @@ EID_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current
   if (nvmlReturn_t status = answer(handle, current, [](int) { return NVML_DEVICE_MIG_DISABLE; }))
     return status;
   return answer(handle, pending, [](int) { return NVML_DEVICE_MIG_DISABLE; });
-}
-
-// ---- sensors: stated constants -----------------------------------------------------------------------------------
-
-EID_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *out) {
-  return answer(handle, out, [](int device) { return nvmlUtilization_t{in_use(device) ? 100u : 0u, 0}; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, nvmlTemperatureSensors_t, unsigned *out) {
-  return answer(handle, out, [](int) { return kTemperatureC; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t handle, nvmlTemperatureThresholds_t which,
-                                                       unsigned *out) {
-  return answer(handle, out,
-                [which](int) { return which == NVML_TEMPERATURE_THRESHOLD_SHUTDOWN ? kShutdownC : kSlowdownC; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *out) {
-  return answer(handle, out, [](int device) {
-    return in_use(device) ? power_limit_mw(device) : power_limit_mw(device) / kIdlePowerDivisor;
-  });
-}
-EID_API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t handle, unsigned *out) {
-  return answer(handle, out, power_limit_mw);
-}
-EID_API nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t handle, unsigned *out) {
-  return answer(handle, out, power_limit_mw);
-}
-EID_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned *out) {
-  return answer(handle, out, power_limit_mw);
-}
-EID_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t handle, nvmlClockType_t type, unsigned *out) {
-  return answer(handle, out, [type](int device) { return clock_mhz(device, type, false); });
-}
-EID_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t handle, nvmlClockType_t type, unsigned *out) {
-  return answer(handle, out, [type](int device) { return clock_mhz(device, type, true); });
-}
-EID_API nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t handle, nvmlClockType_t type, unsigned *out) {
-  return answer(handle, out, [type](int device) { return clock_mhz(device, type, true); });
-}
-EID_API nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t handle, nvmlClockType_t type, nvmlClockId_t id, unsigned *out) {
-  return answer(handle, out, [=](int device) { return clock_mhz(device, type, id != NVML_CLOCK_ID_CURRENT); });
-}
-EID_API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle, unsigned long long *out) {
-  return answer(handle, out, [](int) { return nvmlClocksEventReasonNone; });
-}
-EID_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t handle, unsigned long long *out) {
-  return nvmlDeviceGetCurrentClocksEventReasons(handle, out);
-}
-EID_API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t handle, nvmlPstates_t *out) {
-  return answer(handle, out, [](int) { return NVML_PSTATE_0; });
 }
 
 } // extern "C"

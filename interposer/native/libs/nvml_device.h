@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nvml.h>
 
+#include "api/gauges.h"
 #include "core.h"
 
 namespace eidolon::nvml {
@@ -63,6 +64,5 @@ inline size_t used_bytes(int device) {
     return 0;
   return total_bytes - free_bytes;
 }
-inline bool in_use(int device) { return used_bytes(device) != 0; }
 
 } // namespace eidolon::nvml

@@ -1,102 +1,32 @@
 // nvidia-smi of an emulated server: what scripts ask of it before and during a training run.
 //
 // It is linked statically, since it runs in the user's image. Like the shim it reads EIDOLON_DIR: the devices from
-// server.conf, and the memory in use from server.page. Where there is no value it prints [N/A], as the real tool does
-// for what a device lacks.
+// server.conf, the memory in use from server.page, and from gauges.page what the core says of the devices' work:
+// utilisation, power, clocks and throughput, as means over the last final step. A device of which the core has said
+// nothing is idle. Where there is no value it prints [N/A], as the real tool does for what a device lacks.
 //
 //   nvidia-smi                                the table
 //   nvidia-smi -L                             one line a device
-//   nvidia-smi --query-gpu=FIELD,.. --format=csv[,noheader][,nounits] [-i INDEX]
+//   nvidia-smi -q [-d SECTION,..] [-i INDEX]  all that is known of each device
+//   nvidia-smi --query-gpu=FIELD,.. --format=csv[,noheader][,nounits] [-i INDEX] [-l SECONDS | -lms MILLISECONDS]
+//   nvidia-smi dmon [-s GROUPS] [-c COUNT] [-d SECONDS] [-i INDEX]
 //   nvidia-smi topo -m                        links between devices
-#include <fcntl.h>
-#include <sys/mman.h>
+//   nvidia-smi nvlink -s [-i INDEX]           speed of each link
+#include <strings.h>
 #include <unistd.h>
 
+#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 
-#include "abi.h"
+#include "devices.h"
+
+using namespace smi;
 
 namespace {
-
-constexpr char kDriver[] = "580.159.04"; // as the shim's NVML says
-constexpr char kCuda[] = "13.0";
-constexpr int kNoDriver = 9, kBadUse = 2, kNotFound = 6; // the real tool's exit codes
-constexpr double kMib = 1048576.0;
-
-struct Conf {
-  char name[96] = "NVIDIA H100 80GB HBM3";
-  char cc[16] = "9.0";
-  long server = 0, devices = 1;
-  long long memory = 85'017'493'504;
-  long clock_khz = 1'980'000, memory_clock_khz = 2'619'000, nvlinks = 18, power_limit_mw = 700'000;
-};
-
-const eidolon::ServerPage *page = nullptr;
-Conf conf;
-
-// server.conf: "key=value" lines.
-bool read_conf(const char *directory) {
-  char path[4096], line[512];
-  std::snprintf(path, sizeof path, "%s/server.conf", directory);
-  FILE *file = std::fopen(path, "re");
-  if (!file)
-    return false;
-  while (std::fgets(line, sizeof line, file)) {
-    line[std::strcspn(line, "\n")] = 0;
-    char *value = std::strchr(line, '=');
-    if (!value)
-      continue;
-    *value++ = 0;
-    auto is = [&line](eidolon::ConfKey key) { return std::strcmp(line, key.text()) == 0; };
-    if (is("gpu.name"))
-      std::snprintf(conf.name, sizeof conf.name, "%.95s", value);
-    else if (is("gpu.cc"))
-      std::snprintf(conf.cc, sizeof conf.cc, "%.15s", value);
-    else if (is("server"))
-      conf.server = std::atol(value);
-    else if (is("devices"))
-      conf.devices = std::atol(value);
-    else if (is("gpu.memory_bytes"))
-      conf.memory = std::atoll(value);
-    else if (is("gpu.clock_khz"))
-      conf.clock_khz = std::atol(value);
-    else if (is("gpu.memory_clock_khz"))
-      conf.memory_clock_khz = std::atol(value);
-    else if (is("gpu.nvlinks"))
-      conf.nvlinks = std::atol(value);
-    else if (is("gpu.power_limit_mw"))
-      conf.power_limit_mw = std::atol(value);
-  }
-  std::fclose(file);
-  return conf.devices >= 0 && conf.devices <= eidolon::kMaxDevices;
-}
-
-bool map_page(const char *directory) {
-  char path[4096];
-  std::snprintf(path, sizeof path, "%s/server.page", directory);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return false;
-  void *at = mmap(nullptr, sizeof(eidolon::ServerPage), PROT_READ, MAP_SHARED, fd, 0);
-  close(fd);
-  page = at == MAP_FAILED ? nullptr : static_cast<const eidolon::ServerPage *>(at);
-  return page != nullptr;
-}
-
-double used_mib(long device) { return static_cast<double>(page->used_bytes[device].load()) / kMib; }
-double total_mib() { return static_cast<double>(conf.memory) / kMib; }
-
-void uuid_text(long device, char out[48]) { // as core.h's uuid_of
-  unsigned char b[16];
-  for (int i = 0; i < 16; ++i)
-    b[i] = static_cast<unsigned char>(i * 7 + device + 16 * conf.server);
-  std::snprintf(out, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-                b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
 
 // ---- --query-gpu ----
 
@@ -126,7 +56,22 @@ const Field kFields[] = {
     {"memory.total", " MiB", TEXT("%.0f", total_mib())},
     {"memory.used", " MiB", TEXT("%.0f", used_mib(device))},
     {"memory.free", " MiB", TEXT("%.0f", total_mib() - used_mib(device))},
-    {"power.limit", " W", TEXT("%.2f", static_cast<double>(conf.power_limit_mw) / 1e3)},
+    {"power.limit", " W", TEXT("%.2f", limit_watts())},
+    {"power.default_limit", " W", TEXT("%.2f", limit_watts())},
+    {"power.max_limit", " W", TEXT("%.2f", limit_watts())},
+    {"enforced.power.limit", " W", TEXT("%.2f", limit_watts())},
+    {"power.management", "", TEXT("%s", "Enabled")},
+    {"clocks.sm", " MHz", TEXT("%ld", clock_mhz(device))},
+    {"clocks.current.sm", " MHz", TEXT("%ld", clock_mhz(device))},
+    {"clocks.gr", " MHz", TEXT("%ld", clock_mhz(device))},
+    {"clocks.current.graphics", " MHz", TEXT("%ld", clock_mhz(device))},
+    {"clocks.mem", " MHz", TEXT("%ld", conf.memory_clock_khz / 1000)},
+    {"clocks.current.memory", " MHz", TEXT("%ld", conf.memory_clock_khz / 1000)},
+    {"clocks.max.graphics", " MHz", TEXT("%ld", conf.clock_khz / 1000)},
+    {"pcie.link.gen.current", "", TEXT("%ld", pcie_generation())},
+    {"pcie.link.gen.max", "", TEXT("%ld", pcie_generation())},
+    {"pcie.link.width.current", "", TEXT("%d", 16)},
+    {"pcie.link.width.max", "", TEXT("%d", 16)},
     {"clocks.max.sm", " MHz", TEXT("%ld", conf.clock_khz / 1000)},
     {"clocks.max.memory", " MHz", TEXT("%ld", conf.memory_clock_khz / 1000)},
     {"persistence_mode", "", TEXT("%s", "Enabled")},
@@ -137,11 +82,14 @@ const Field kFields[] = {
        const time_t now = std::time(nullptr);
        std::strftime(out, size, "%Y/%m/%d %H:%M:%S.000", std::localtime(&now));
      }},
-    {"utilization.gpu", "", TEXT("%s", "[N/A]")},
-    {"utilization.memory", "", TEXT("%s", "[N/A]")},
-    {"temperature.gpu", "", TEXT("%s", "[N/A]")},
-    {"power.draw", "", TEXT("%s", "[N/A]")},
-    {"fan.speed", "", TEXT("%s", "[N/A]")},
+    {"utilization.gpu", " %", TEXT("%ld", busy_percent(device))},
+    {"utilization.memory", " %", TEXT("%ld", memory_percent(device))},
+    {"temperature.gpu", "", TEXT("%ld", temperature_c(device))},
+    {"temperature.memory", "", TEXT("%ld", temperature_c(device))},
+    {"power.draw", " W", TEXT("%.2f", watts(device))},
+    {"power.draw.average", " W", TEXT("%.2f", watts(device))},
+    {"power.draw.instant", " W", TEXT("%.2f", watts(device))},
+    {"fan.speed", " %", TEXT("%s", "[N/A]")},
     {"pstate", "", TEXT("%s", "P0")},
 };
 
@@ -152,38 +100,49 @@ const Field *field_of(const char *name) {
   return nullptr;
 }
 
-int query(const char *names, bool header, bool units, long only) {
+struct Question {
   const Field *asked[64];
   int count = 0;
+};
+
+// Prints the field at fault and gives false if there is one.
+bool parse(const char *names, Question *question) {
   char copy[2048];
   std::snprintf(copy, sizeof copy, "%s", names);
-  for (char *rest = copy, *name = nullptr; (name = strsep(&rest, ",")) != nullptr && count < 64;) {
+  for (char *rest = copy, *name = nullptr; (name = strsep(&rest, ",")) != nullptr && question->count < 64;) {
     name += std::strspn(name, " ");
-    asked[count] = field_of(name);
-    if (!asked[count++]) {
+    const Field *field = field_of(name);
+    if (!field) {
       std::fprintf(stderr, "Field \"%s\" is not a valid field to query.\n", name);
-      return kBadUse;
+      return false;
     }
+    question->asked[question->count++] = field;
   }
-  for (int i = 0; header && i < count; ++i) {
-    const char *unit = asked[i]->unit;
-    std::printf("%s%s", i ? ", " : "", asked[i]->name);
-    if (*unit)
+  return true;
+}
+
+void print_header(const Question &question, bool units) {
+  for (int i = 0; i < question.count; ++i) {
+    const char *unit = question.asked[i]->unit;
+    std::printf("%s%s", i ? ", " : "", question.asked[i]->name);
+    if (*unit && units)
       std::printf(" [%s]", unit + 1);
   }
-  if (header)
-    std::printf("\n");
+  std::printf("\n");
+}
+
+void print_answers(const Question &question, bool units, long only) {
   for (long device = 0; device < conf.devices; ++device) {
     if (only >= 0 && device != only)
       continue;
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < question.count; ++i) {
       char text[128];
-      asked[i]->print(device, text, sizeof text);
-      std::printf("%s%s%s", i ? ", " : "", text, units ? asked[i]->unit : "");
+      question.asked[i]->print(device, text, sizeof text);
+      std::printf("%s%s%s", i ? ", " : "", text, units && text[0] != '[' ? question.asked[i]->unit : "");
     }
     std::printf("\n");
   }
-  return 0;
+  std::fflush(stdout);
 }
 
 // ---- the others ----
@@ -235,63 +194,296 @@ int table() {
   for (long device = 0; device < conf.devices; ++device) {
     char memory[64], power[32];
     std::snprintf(memory, sizeof memory, "%.0fMiB / %.0fMiB", used_mib(device), total_mib());
-    std::snprintf(power, sizeof power, "N/A / %.0fW", static_cast<double>(conf.power_limit_mw) / 1e3);
+    char state[64];
+    std::snprintf(power, sizeof power, "%.0fW / %.0fW", watts(device), limit_watts());
+    std::snprintf(state, sizeof state, "%ldC    P0", temperature_c(device));
     std::printf("| %3ld  %-30.30s On  |   00000000:%02lX:00.0 Off |                    0 |\n", device, conf.name,
                 0x10 + device);
-    std::printf("| N/A  N/A    P0     %19s | %22s |      N/A      Default |\n", power, memory);
+    std::printf("| N/A  %-12s %19s  | %22s | %7ld%%      Default |\n", state, power, memory, busy_percent(device));
     std::printf("|                                         |                        |             Disabled |\n");
     std::printf("+%s+\n", line);
   }
   return 0;
 }
 
+// ---- -q ----
+
+void section(const char *title) { std::printf("    %s\n", title); }
+void entry(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void entry(const char *name, const char *format, ...) {
+  std::printf("        %-34s: ", name);
+  va_list arguments;
+  va_start(arguments, format);
+  std::vprintf(format, arguments);
+  va_end(arguments);
+  std::printf("\n");
+}
+
+void log_memory(long device) {
+  section("FB Memory Usage");
+  entry("Total", "%.0f MiB", total_mib());
+  entry("Reserved", "%d MiB", 0);
+  entry("Used", "%.0f MiB", used_mib(device));
+  entry("Free", "%.0f MiB", total_mib() - used_mib(device));
+}
+void log_utilization(long device) {
+  section("Utilization");
+  entry("GPU", "%ld %%", busy_percent(device));
+  entry("Memory", "%ld %%", memory_percent(device));
+  for (const char *engine : {"Encoder", "Decoder", "JPEG", "OFA"})
+    entry(engine, "%d %%", 0);
+}
+void log_temperature(long device) {
+  section("Temperature");
+  entry("GPU Current Temp", "%ld C", temperature_c(device));
+  entry("Memory Current Temp", "%ld C", temperature_c(device));
+}
+void log_power(long device) {
+  section("GPU Power Readings");
+  entry("Average Power Draw", "%.2f W", watts(device));
+  entry("Instantaneous Power Draw", "%.2f W", watts(device));
+  for (const char *limit : {"Current Power Limit", "Requested Power Limit", "Default Power Limit", "Max Power Limit"})
+    entry(limit, "%.2f W", limit_watts());
+}
+void log_clock(long device) {
+  section("Clocks");
+  entry("Graphics", "%ld MHz", clock_mhz(device));
+  entry("SM", "%ld MHz", clock_mhz(device));
+  entry("Memory", "%ld MHz", conf.memory_clock_khz / 1000);
+  section("Max Clocks");
+  entry("Graphics", "%ld MHz", conf.clock_khz / 1000);
+  entry("SM", "%ld MHz", conf.clock_khz / 1000);
+  entry("Memory", "%ld MHz", conf.memory_clock_khz / 1000);
+}
+void log_device(long device) {
+  char uuid[48];
+  uuid_text(device, uuid);
+  const struct {
+    const char *name, *value;
+  } lines[] = {{"Product Name", conf.name}, {"Product Brand", "NVIDIA"}, {"Persistence Mode", "Enabled"},
+               {"GPU UUID", uuid},          {"Compute Mode", "Default"}, {"Performance State", "P0"}};
+  for (const auto &line : lines)
+    std::printf("    %-38s: %s\n", line.name, line.value);
+  section("PCI");
+  entry("Bus Id", "00000000:%02lX:00.0", 0x10 + device);
+  entry("Tx Throughput", "%ld KB/s", static_cast<long>(gauges(device).pcie_out_bytes_per_s.load() / 1000));
+  entry("Rx Throughput", "%ld KB/s", static_cast<long>(gauges(device).pcie_in_bytes_per_s.load() / 1000));
+}
+
+const struct {
+  const char *name;
+  void (*print)(long device);
+} kSections[] = {
+    {"", log_device},     {"MEMORY", log_memory}, {"UTILIZATION", log_utilization}, {"TEMPERATURE", log_temperature},
+    {"POWER", log_power}, {"CLOCK", log_clock}};
+
+// True if a list of names, with commas between them, has this one.
+bool lists(const char *list, const char *name) {
+  const size_t length = std::strlen(name);
+  for (const char *at = list; at; at = std::strchr(at, ',')) {
+    at += *at == ',';
+    if (strncasecmp(at, name, length) == 0 && (at[length] == 0 || at[length] == ','))
+      return true;
+  }
+  return false;
+}
+
+int details(const char *wanted, long only) {
+  char now[64];
+  const time_t seconds = std::time(nullptr);
+  std::strftime(now, sizeof now, "%a %b %e %H:%M:%S %Y", std::localtime(&seconds));
+  std::printf("\n==============NVSMI LOG==============\n\n%-42s: %s\n%-42s: %s\n%-42s: %s\n\n%-42s: %ld\n", "Timestamp",
+              now, "Driver Version", kDriver, "CUDA Version", kCuda, "Attached GPUs", conf.devices);
+  for (long device = 0; device < conf.devices; ++device) {
+    if (only >= 0 && device != only)
+      continue;
+    std::printf("GPU 00000000:%02lX:00.0\n", 0x10 + device);
+    for (const auto &one : kSections)
+      if (!wanted || lists(wanted, one.name))
+        one.print(device);
+    std::printf("\n");
+  }
+  return 0;
+}
+
+// ---- dmon ----
+
+struct Column {
+  char group; // of the option -s
+  const char *name, *unit;
+  void (*print)(long device, char *out, size_t size);
+};
+
+const Column kColumns[] = {
+    {'p', "pwr", "W", TEXT("%.0f", watts(device))},
+    {'p', "gtemp", "C", TEXT("%ld", temperature_c(device))},
+    {'p', "mtemp", "C", TEXT("%ld", temperature_c(device))},
+    {'u', "sm", "%", TEXT("%ld", busy_percent(device))},
+    {'u', "mem", "%", TEXT("%ld", memory_percent(device))},
+    {'u', "enc", "%", TEXT("%d", 0)},
+    {'u', "dec", "%", TEXT("%d", 0)},
+    {'u', "jpg", "%", TEXT("%d", 0)},
+    {'u', "ofa", "%", TEXT("%d", 0)},
+    {'c', "mclk", "MHz", TEXT("%ld", conf.memory_clock_khz / 1000)},
+    {'c', "pclk", "MHz", TEXT("%ld", clock_mhz(device))},
+    {'m', "fb", "MB", TEXT("%.0f", used_mib(device))},
+    {'m', "bar1", "MB", TEXT("%d", 0)},
+    {'t', "rxpci", "MB/s", TEXT("%ld", static_cast<long>(gauges(device).pcie_in_bytes_per_s.load() / 1'000'000))},
+    {'t', "txpci", "MB/s", TEXT("%ld", static_cast<long>(gauges(device).pcie_out_bytes_per_s.load() / 1'000'000))},
+};
+
+int monitor(const char *groups, long count, long seconds, long only) {
+  for (const bool names : {true, false}) {
+    std::printf("# %s", names ? "gpu" : "Idx");
+    for (const Column &column : kColumns)
+      if (std::strchr(groups, column.group))
+        std::printf(" %6s", names ? column.name : column.unit);
+    std::printf("\n");
+  }
+  for (long round = 0; count < 0 || round < count; ++round) {
+    if (round > 0)
+      sleep(static_cast<unsigned>(seconds));
+    for (long device = 0; device < conf.devices; ++device) {
+      if (only >= 0 && device != only)
+        continue;
+      std::printf("%5ld", device);
+      for (const Column &column : kColumns) {
+        char text[32];
+        column.print(device, text, sizeof text);
+        if (std::strchr(groups, column.group))
+          std::printf(" %6s", text);
+      }
+      std::printf("\n");
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int nvlink(long only) {
+  for (long device = 0; device < conf.devices; ++device) {
+    if (only >= 0 && device != only)
+      continue;
+    char uuid[48];
+    uuid_text(device, uuid);
+    std::printf("GPU %ld: %s (UUID: %s)\n", device, conf.name, uuid);
+    for (long link = 0; link < conf.nvlinks; ++link)
+      std::printf("\t Link %ld: %s GB/s\n", link, nvlink_speed());
+  }
+  return 0;
+}
+
+// ---- the command line ----
+
 int usage(const char *argument) {
   std::fprintf(stderr,
                "Invalid combination of input arguments: %s. An emulated nvidia-smi knows no argument, -L, "
-               "topo -m, and --query-gpu=... --format=csv[,noheader][,nounits] [-i INDEX].\n",
+               "-q [-d SECTION], dmon [-s pucmt] [-c COUNT] [-d SECONDS], nvlink -s, topo -m, and --query-gpu=... "
+               "--format=csv[,noheader][,nounits] [-l SECONDS | -lms MILLISECONDS], each with [-i INDEX].\n",
                argument);
   return kBadUse;
 }
+
+struct Options {
+  const char *fields = nullptr, *format = nullptr, *sections = nullptr, *groups = "puc";
+  bool details = false, status = false;
+  long only = -1, count = -1, seconds = 1, loop_ms = -1;
+};
 
 const char *after(const char *argument, const char *prefix) {
   const size_t length = std::strlen(prefix);
   return std::strncmp(argument, prefix, length) == 0 ? argument + length : nullptr;
 }
 
-} // namespace
+// The word behind an option, in one of its two forms: "--long=WORD" or "-s WORD". Moves *i on to what it takes.
+const char *word(int argc, char **argv, int *i, const char *option, const char *prefix) {
+  if (const char *value = prefix ? after(argv[*i], prefix) : nullptr)
+    return value;
+  return std::strcmp(argv[*i], option) == 0 && *i + 1 < argc ? argv[++*i] : nullptr;
+}
 
-int main(int argc, char **argv) {
-  const char *directory = std::getenv("EIDOLON_DIR");
-  if (!directory || !read_conf(directory) || !map_page(directory)) {
-    std::fprintf(stderr, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. (No emulated "
-                         "server: EIDOLON_DIR names no directory of a running agent.)\n");
-    return kNoDriver;
+// False, with the argument at fault in *wrong, if there is one that nobody knows.
+bool read_options(int argc, char **argv, int first, bool dmon, Options *options, const char **wrong) {
+  for (int i = first; i < argc; ++i) {
+    *wrong = argv[i];
+    if (const char *names = after(argv[i], "--query-gpu="))
+      options->fields = names;
+    else if (const char *text = after(argv[i], "--format="))
+      options->format = text;
+    else if (const char *index = word(argc, argv, &i, "-i", "--id="))
+      options->only = std::atol(index);
+    else if (const char *delay = dmon ? word(argc, argv, &i, "-d", "--delay=") : nullptr)
+      options->seconds = std::atol(delay);
+    else if (const char *groups = dmon ? word(argc, argv, &i, "-s", "--select=") : nullptr)
+      options->groups = groups;
+    else if (const char *count = dmon ? word(argc, argv, &i, "-c", "--count=") : nullptr)
+      options->count = std::atol(count);
+    else if (const char *sections = word(argc, argv, &i, "-d", "--display="))
+      options->sections = sections;
+    else if (const char *loop = word(argc, argv, &i, "-l", "--loop="))
+      options->loop_ms = 1000 * std::atol(loop);
+    else if (const char *often = word(argc, argv, &i, "-lms", "--loop-ms="))
+      options->loop_ms = std::atol(often);
+    else if (std::strcmp(argv[i], "-q") == 0 || std::strcmp(argv[i], "--query") == 0)
+      options->details = true;
+    else if (std::strcmp(argv[i], "-s") == 0 || std::strcmp(argv[i], "--status") == 0)
+      options->status = true;
+    else
+      return false;
   }
+  return true;
+}
+
+int query(const Options &options) {
+  Question question;
+  if (!parse(options.fields, &question))
+    return kBadUse;
+  const bool units = !std::strstr(options.format, "nounits");
+  if (!std::strstr(options.format, "noheader"))
+    print_header(question, true);
+  for (;;) {
+    print_answers(question, units, options.only);
+    if (options.loop_ms <= 0)
+      return 0;
+    usleep(static_cast<useconds_t>(options.loop_ms * 1000));
+  }
+}
+
+int run(int argc, char **argv) {
   if (argc == 1)
     return table();
   if (argc == 2 && (std::strcmp(argv[1], "-L") == 0 || std::strcmp(argv[1], "--list-gpus") == 0))
     return list();
   if (argc == 3 && std::strcmp(argv[1], "topo") == 0 && std::strcmp(argv[2], "-m") == 0)
     return topology();
-  const char *fields = nullptr, *format = nullptr;
-  long only = -1;
-  for (int i = 1; i < argc; ++i) {
-    if (const char *names = after(argv[i], "--query-gpu="))
-      fields = names;
-    else if (const char *text = after(argv[i], "--format="))
-      format = text;
-    else if (const char *index = after(argv[i], "--id="))
-      only = std::atol(index);
-    else if (std::strcmp(argv[i], "-i") == 0 && i + 1 < argc)
-      only = std::atol(argv[++i]);
-    else
-      return usage(argv[i]);
-  }
-  if (!fields || !format || !after(format, "csv"))
-    return usage(fields ? "--format=csv is needed" : argv[1]);
-  if (only >= conf.devices) {
+  const bool dmon = std::strcmp(argv[1], "dmon") == 0, links = std::strcmp(argv[1], "nvlink") == 0;
+  Options options;
+  const char *wrong = argv[1];
+  if (!read_options(argc, argv, dmon || links ? 2 : 1, dmon, &options, &wrong))
+    return usage(wrong);
+  if (options.only >= conf.devices) {
     std::printf("No devices were found\n");
     return kNotFound;
   }
-  return query(fields, !std::strstr(format, "noheader"), !std::strstr(format, "nounits"), only);
+  if (dmon)
+    return monitor(options.groups, options.count, options.seconds, options.only);
+  if (links)
+    return options.status ? nvlink(options.only) : usage("nvlink without -s");
+  if (options.details)
+    return details(options.sections, options.only);
+  if (!options.fields || !options.format || !after(options.format, "csv"))
+    return usage(options.fields ? "--format=csv is needed" : argv[1]);
+  return query(options);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  const char *directory = std::getenv("EIDOLON_DIR");
+  if (!directory || !read_conf(directory) || !map_pages(directory)) {
+    std::fprintf(stderr, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. (No emulated "
+                         "server: EIDOLON_DIR names no directory of a running agent.)\n");
+    return kNoDriver;
+  }
+  return run(argc, argv);
 }

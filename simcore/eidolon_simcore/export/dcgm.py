@@ -72,6 +72,12 @@ def gauges(s: Snapshot) -> dict[Port, Gauge]:
     return found
 
 
+def temperature_c(drawn: Draw, device: DeviceModel) -> float:
+    """The temperature at this power, in degrees Celsius."""
+    coldest, hottest = TEMPERATURES_C
+    return coldest + drawn.watts / (device.gpu.power_limit_mw / 1e3) * (hottest - coldest)
+
+
 def _shares(s: Snapshot, ledger: Ledger) -> dict[Port, tuple[float, ...]]:
     """The fields of :class:`Gauge` from ``busy`` on, by device. Those of ranks on the same device are added up."""
     window = ledger.column("window").clip(1).astype(np.float64)
@@ -125,9 +131,7 @@ FIELDS: Mapping[str, Field] = {
     "DCGM_FI_DEV_GPU_TEMP": Field(
         _GAUGE,
         "GPU temperature (in C), follows power in a stated model.",
-        lambda g, d: (
-            TEMPERATURES_C[0] + g.draw.watts / (d.gpu.power_limit_mw / 1e3) * (TEMPERATURES_C[1] - TEMPERATURES_C[0])
-        ),
+        lambda g, d: temperature_c(g.draw, d),
     ),
     "DCGM_FI_DEV_POWER_USAGE": Field(
         _GAUGE,

@@ -95,6 +95,8 @@ class Snapshot:
     total: Ledger = field(default_factory=empty_ledger)  #: of all final steps but the first
     links: tuple[Link, ...] = ()
     paces: Mapping[Port, Pace] = field(default_factory=dict)  #: clock and power of the step that is issued now
+    #: by device, of the ranks on it: the latest clock, and the work that they have issued, both in ns
+    issued: Mapping[Port, tuple[int, int]] = field(default_factory=dict)
     out_of_memory: Mapping[Port, int] = field(default_factory=dict)  #: refused allocations so far
     source_ns: Mapping[str, int] = field(default_factory=dict)  #: device time of the steps, by the source of its cost
     startup_source_ns: Mapping[str, int] = field(default_factory=dict)  #: the same before the first step's end

@@ -7,9 +7,11 @@ needs, its sessions repeat when the agent comes back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from eidolon_proto.v1 import simulation_pb2 as pb
+from eidolon_simcore.export.device_gauges import Reading
+from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.run.delivery import Line
 from eidolon_simcore.run.server import Server
 
@@ -22,6 +24,7 @@ class Outbox:
         self._next: dict[int, pb.CoreMessage] = {}  # what goes out next, by server
         self._replies: dict[tuple[int, int], pb.ReplyBatch] = {}  # parts of these messages, by server and session
         self._clocks: dict[int, int] = {}  # by rank, as published last
+        self._shown: dict[Port, Reading] = {}  # the gauges of each device, as told last
 
     def line(self, server: int, session: int) -> Line:
         """The way to the rank of this session."""
@@ -52,6 +55,13 @@ class Outbox:
         """The server's stream is gone, and with it what was collected: another stream does not go on with it."""
         self._next.pop(server, None)
         self._replies = {key: batch for key, batch in self._replies.items() if key[0] != server}
+
+    def show(self, readings: Mapping[Port, Reading]) -> None:
+        """Adds what has changed of the devices' gauges to what goes out next."""
+        for port, reading in readings.items():
+            if self._servers[port.server].send is not None and self._shown.get(port) != reading:
+                self._shown[port] = reading
+                self.next(port.server).gauges.add(device=port.device, **asdict(reading))
 
     def publish(self, clock_ns: Callable[[int], int]) -> None:
         """Adds the clocks of running ranks that have moved, and what has been taken from them, to what goes out next.

@@ -257,6 +257,7 @@ class Service:
         if now - self._snapshot_at >= SNAPSHOT_EVERY_S:
             self._snapshot_at = now
             self.snapshot = self._simulation.snapshot(time.monotonic())
+            self._simulation.show(self.snapshot)
         steps = len(self._simulation.steps)
         if now - self._shown_at >= SNAPSHOT_EVERY_S or steps != self._shown_steps:
             self._shown_at, self._shown_steps = now, steps

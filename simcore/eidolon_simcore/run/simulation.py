@@ -36,6 +36,7 @@ from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.costs.interference import beside_collectives
 from eidolon_simcore.costs.model import CostModel
 from eidolon_simcore.engine.interface import Answer, NetworkEngine
+from eidolon_simcore.export.device_gauges import DeviceGauges
 from eidolon_simcore.export.summary import Report
 from eidolon_simcore.fabric.network import Network
 from eidolon_simcore.fabric.routing import NoRouteError
@@ -120,6 +121,7 @@ class Simulation:
         )
         self._touched: set[int] = set()  # ranks whose spans were not taken since something came for them
         self._published_at = now
+        self._gauges = DeviceGauges()
 
     def _open_session(self, rank: int, server: Server, number: int) -> Session:
         world = self._worlds[self.plan.devices[server.index].gpu.key]
@@ -240,6 +242,10 @@ class Simulation:
         self._outbox.publish(self._engine.clock)
         touched, self._touched = self._touched, set()
         self._results.take_spans(touched)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Tells the agents what NVML shows of their devices, which goes out next."""
+        self._outbox.show(self._gauges.read(snapshot))
 
     def _deliver(self, rank: int, seq: int, data: bytes) -> None:
         self._ranks.sessions[rank].delivery.payload(seq, data)

@@ -94,6 +94,7 @@ class Views:
             total=self.books.accounts.total,
             links=tuple(self.network.links()),
             paces={Port(s.server, device): s.pace for s in sessions for device in s.devices},
+            issued=self._issued(),
             out_of_memory=dict(Counter(refusal.port for refusal in self.books.memory.refusals)),
             source_ns=self._source_ns(),
             startup_source_ns=self._startup_ns(),
@@ -104,6 +105,18 @@ class Views:
             horizon_ns=self.engine.horizon(),
             wall_s=now - self.began_at,
         )
+
+    def _issued(self) -> dict[Port, tuple[int, int]]:
+        found: dict[Port, tuple[int, int]] = {}
+        for session in self.ranks.sessions.values():
+            work_ns = sum(session.source_ns().values()) + sum(session.startup_ns().values())
+            for device in session.devices:
+                clock_ns, others_ns = found.get(Port(session.server, device), (0, 0))
+                found[Port(session.server, device)] = (
+                    max(clock_ns, self.engine.clock(session.rank)),
+                    others_ns + work_ns,
+                )
+        return found
 
     def _source_ns(self) -> dict[str, int]:
         """Device time of the steps so far, by the source of its cost (:mod:`eidolon_simcore.ledger.coverage`)."""

@@ -1,4 +1,4 @@
-"""The Prometheus page of a snapshot: names, values, cardinality; and the DCGM-shaped one."""
+"""The Prometheus page of a snapshot: names, values, cardinality; the DCGM-shaped one; what NVML shows."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from simulated_run import Run, alone
 
 from eidolon_simcore.catalogue import DeviceModel, gpu
 from eidolon_simcore.costs.roofline import MATRIX
-from eidolon_simcore.costs.sm_clock import CLASSES, pace
+from eidolon_simcore.costs.sm_clock import CLASSES, FULL, pace
 from eidolon_simcore.costs.work import WORK_FIELDS
 from eidolon_simcore.export import dcgm, metrics
+from eidolon_simcore.export.device_gauges import DeviceGauges
 from eidolon_simcore.fabric.network import Link, Port
 from eidolon_simcore.ledger.accounts import TIMES, KindTotal, Ledger
+from eidolon_simcore.ledger.power import IDLE_POWER
 from eidolon_simcore.ledger.snapshot import Progress, Snapshot
 from eidolon_simcore.ledger.steps import Step
+from eidolon_simcore.vocabulary import Kind
 
 ROOT = Path(__file__).parents[3]
 H100 = gpu("h100-sxm")
@@ -321,3 +325,62 @@ def test_ranks_that_share_a_device_add_up_and_never_exceed_it() -> None:
     assert shared["DCGM_FI_DEV_GPU_UTIL"] == 100
     assert shared["DCGM_FI_PROF_SM_ACTIVE"] == 1
     assert shared["DCGM_FI_PROF_PCIE_RX_BYTES"] == pytest.approx(2e7)
+
+
+# ---- what NVML and nvidia-smi show -----------------------------------------------------------------------------------
+
+PORT = Port(0, 0)
+LIMIT_W = 700.0
+
+
+def test_in_a_run_with_steps_they_are_those_of_the_dcgm_page() -> None:
+    s = snapshot(issued={PORT: (400 * MS, 100 * MS)})
+    (port, reading), *others = DeviceGauges().read(s).items()
+    assert (port, others) == (PORT, [])
+    gauge = dcgm.gauges(s)[PORT]
+    assert reading.power_mw == round(gauge.draw.watts * 1e3)
+    assert reading.busy_percent == round(gauge.busy * 100) > 0
+    assert (reading.at_ns, reading.energy_mj) == (300 * MS, round(gauge.energy_j * 1e3))
+
+
+def test_before_the_second_step_a_device_is_busy_for_what_was_issued() -> None:
+    meters = DeviceGauges()
+    start = snapshot(progress=Progress(), issued={PORT: (400 * MS, 100 * MS)})
+    reading = meters.read(start)[PORT]
+    watts = (IDLE_POWER + (FULL.power - IDLE_POWER) * 0.25) * LIMIT_W
+    assert reading.busy_percent == 25
+    assert reading.power_mw == pytest.approx(watts * 1e3, abs=1)
+    assert reading.energy_mj == pytest.approx(watts * 400, abs=1)
+    later = meters.read(replace(start, issued={PORT: (800 * MS, 200 * MS)}))[PORT]
+    assert later.energy_mj == pytest.approx(2 * reading.energy_mj, abs=2)
+    full = meters.read(replace(start, issued={PORT: (1200 * MS, 1200 * MS)}))[PORT]
+    assert full.busy_percent == 100  # since the reading before
+    assert full.energy_mj == pytest.approx(later.energy_mj + FULL.power * LIMIT_W * 400, abs=2)
+    assert meters.read(replace(start, issued={PORT: (2000 * MS, 1200 * MS)}))[PORT].busy_percent == 75  # a queue
+
+
+def test_the_energy_of_the_start_up_stays_when_steps_begin() -> None:
+    meters = DeviceGauges()
+    s = snapshot(issued={PORT: (400 * MS, 100 * MS)})
+    began = meters.read(replace(s, progress=Progress()))[PORT]
+    assert s.progress.startup_ns == 100 * MS
+    steps_mj = round(dcgm.gauges(s)[PORT].energy_j * 1e3)
+    assert meters.read(s)[PORT].energy_mj == pytest.approx(began.energy_mj / 4 + steps_mj, abs=2)
+
+
+def test_agents_are_told_what_has_changed(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    rank = alone(run)
+    rank.write(Kind.KERNEL, sig=rank.signature("kernel", "known", gx=1, bx=1))
+    rank.sync()
+    run.batch(rank)
+
+    def told() -> list[int]:
+        run.simulation.show(run.simulation.snapshot(0.0))
+        run.simulation.tick(0.0)
+        found = [gauges.device for message in run.sent[0] for gauges in message.gauges]
+        run.sent[0].clear()
+        return found
+
+    assert told() == [0]
+    assert told() == []
