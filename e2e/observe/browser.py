@@ -78,8 +78,8 @@ def graph(prometheus: str, expr: str, end: float, directory: Path, picture: Path
 
 
 def _points(path: str) -> list[str]:
-    """``X,Y`` of each corner."""
-    return path.replace("M", " ").replace("L", " ").split()
+    """``X,Y`` of each corner. A point with gaps on both sides is drawn as a closed path of its own."""
+    return path.replace("M", " ").replace("L", " ").replace("Z", " ").split()
 
 
 def _at(ticks: list[tuple[float, float]], y: float) -> float:
