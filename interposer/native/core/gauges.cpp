@@ -12,8 +12,6 @@
 namespace eidolon {
 namespace {
 
-constexpr int64_t kIdlePercent = 12; // of the power limit; IDLE_POWER of the core (simcore ledger/power.py)
-
 // nullptr: no agent, or one that has made no such page.
 const GaugesPage *map_page() {
   if (!config().active || config().null_core)
@@ -44,7 +42,7 @@ const DeviceGauges &device_gauges(int device) {
 
 int64_t device_power_mw(int device) {
   const int64_t told = device_gauges(device).power_mw.load();
-  return told != 0 ? told : config().gpu.power_limit_mw * kIdlePercent / 100;
+  return told != 0 ? told : config().gpu.power_limit_mw * kIdlePowerPercent / 100;
 }
 
 int64_t device_energy_mj(int device) {

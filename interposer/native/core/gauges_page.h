@@ -8,6 +8,10 @@
 
 namespace eidolon {
 
+// What a device does of which the core has told nothing: round figures, and of power the share of the limit that the
+// core takes for an idle device, too (IDLE_POWER in simcore's ledger/power.py; a test holds the two equal).
+inline constexpr int64_t kIdlePowerPercent = 12, kIdleClockMhz = 345, kIdleTemperatureC = 35;
+
 // All 0 until the core has told. Rates and shares are means over the last final step.
 struct alignas(64) DeviceGauges {
   std::atomic<int64_t> at_ns; // virtual time up to which the energy counts; written first, to be read last

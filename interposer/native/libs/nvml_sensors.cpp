@@ -11,8 +11,7 @@ using namespace eidolon::nvml;
 
 namespace {
 
-constexpr unsigned kIdleTemperatureC = 35, kSlowdownC = 90, kShutdownC = 95;
-constexpr unsigned kIdleClockMhz = 345;
+constexpr unsigned kSlowdownC = 90, kShutdownC = 95;
 constexpr unsigned kLeastPowerPercent = 29; // of the limit, that a limit can be set to: 200 W of an H100's 700 W
 constexpr unsigned kPcieLanes = 16;
 
@@ -22,14 +21,14 @@ unsigned clock_mhz(int device, nvmlClockType_t type, bool maximum) {
   if (maximum)
     return static_cast<unsigned>(config().gpu.clock_khz) / 1000;
   const auto told = static_cast<unsigned>(device_gauges(device).sm_clock_mhz.load());
-  return told != 0 ? told : kIdleClockMhz;
+  return told != 0 ? told : static_cast<unsigned>(kIdleClockMhz);
 }
 
 unsigned power_limit_mw(int) { return static_cast<unsigned>(config().gpu.power_limit_mw); }
 
 unsigned temperature_c(int device) {
   const auto told = static_cast<unsigned>(device_gauges(device).temperature_c.load());
-  return told != 0 ? told : kIdleTemperatureC;
+  return told != 0 ? told : static_cast<unsigned>(kIdleTemperatureC);
 }
 
 unsigned pcie_generation(int) { return config().gpu.cc_major >= 9 ? 5 : 4; }

@@ -90,8 +90,6 @@ inline bool map_pages(const char *directory) {
 
 // ---- what a device does ----
 
-constexpr long kIdlePowerPercent = 12, kIdleClockMhz = 345, kIdleTemperatureC = 35; // as the shim's NVML
-
 inline const eidolon::DeviceGauges &gauges(long device) { return work->devices[device]; }
 inline long told_or(const std::atomic<int64_t> &gauge, long idle) {
   const int64_t told = gauge.load();
@@ -99,10 +97,11 @@ inline long told_or(const std::atomic<int64_t> &gauge, long idle) {
 }
 inline long busy_percent(long device) { return static_cast<long>(gauges(device).busy_percent.load()); }
 inline long memory_percent(long device) { return static_cast<long>(gauges(device).memory_percent.load()); }
-inline long temperature_c(long device) { return told_or(gauges(device).temperature_c, kIdleTemperatureC); }
-inline long clock_mhz(long device) { return told_or(gauges(device).sm_clock_mhz, kIdleClockMhz); }
+inline long temperature_c(long device) { return told_or(gauges(device).temperature_c, eidolon::kIdleTemperatureC); }
+inline long clock_mhz(long device) { return told_or(gauges(device).sm_clock_mhz, eidolon::kIdleClockMhz); }
 inline double watts(long device) {
-  return static_cast<double>(told_or(gauges(device).power_mw, conf.power_limit_mw * kIdlePowerPercent / 100)) / 1e3;
+  return static_cast<double>(told_or(gauges(device).power_mw, conf.power_limit_mw * eidolon::kIdlePowerPercent / 100)) /
+         1e3;
 }
 inline double limit_watts() { return static_cast<double>(conf.power_limit_mw) / 1e3; }
 inline long pcie_generation() { return std::atoi(conf.cc) >= 9 ? 5 : 4; }
