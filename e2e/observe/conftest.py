@@ -91,4 +91,4 @@ def observe(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def slow(observe: Callable[..., Observed]) -> Observed:
     """Computes in virtual time, and far slower in real time."""
-    return observe("slow", "--steps", "24", "--layers", "8", "--burn", "800000")
+    return observe("slow", "--steps", "40", "--layers", "8", "--burn", "800000")
