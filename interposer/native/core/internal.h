@@ -65,13 +65,13 @@ void callback_slot_give(int slot);
 // Adds the real time until it goes out of scope to a sum in the ring's header.
 class RealWait {
 public:
-  explicit RealWait(std::atomic<uint64_t> *sum); // nullptr: to none
+  explicit RealWait(std::atomic<uint64_t> &sum);
   ~RealWait();
   RealWait(const RealWait &) = delete;
   RealWait &operator=(const RealWait &) = delete;
 
 private:
-  std::atomic<uint64_t> *sum_;
+  std::atomic<uint64_t> &sum_;
   int64_t began_ns_;
 };
 

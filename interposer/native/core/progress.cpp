@@ -99,7 +99,7 @@ bool hides(const Stream *stream) { return !stream->unseen.empty() && stream->uns
 // Waits until the stream's watcher, which was woken, has seen the ends that foreground threads know and acted on them.
 void await_watcher(Stream *stream, std::unique_lock<std::mutex> &hold) {
   const InsideCall inside;
-  const RealWait waits(&ring_header()->watcher_wait_ns);
+  const RealWait waits(ring_header()->watcher_wait_ns);
   const int64_t until_ns = now_ns() + (stream->watcher != nullptr ? kShownNs : kUnknownShownNs);
   for (bool rung = true; now_ns() < until_ns;) {
     const uint32_t heard = watchers_bell(); // before we look: what it does afterwards ends the wait

@@ -100,7 +100,7 @@ void wait_for_room(RingState *r, const std::atomic<uint64_t> &head, const std::a
   std::optional<RealWait> waits;
   while (head.load(std::memory_order_relaxed) + need - tail.load(std::memory_order_acquire) > capacity) {
     if (!waits)
-      waits.emplace(&h->room_wait_ns);
+      waits.emplace(h->room_wait_ns);
     uint32_t seen = h->space_bell.load();
     h->space_wanted.store(1);
     ring_bell(r->page);
@@ -333,22 +333,22 @@ void ring_await_answer(int slot, uint64_t seq, int64_t limit_us) {
     futex_wait(&word, seen, limit_us);
 }
 
-RealWait::RealWait(std::atomic<uint64_t> *sum)
-    : sum_(sum), began_ns_(sum == nullptr ? 0 : nanoseconds(CLOCK_MONOTONIC)) {}
+RealWait::RealWait(std::atomic<uint64_t> &sum) : sum_(sum), began_ns_(nanoseconds(CLOCK_MONOTONIC)) {}
 
 RealWait::~RealWait() {
-  if (sum_ != nullptr)
-    sum_->fetch_add(static_cast<uint64_t>(nanoseconds(CLOCK_MONOTONIC) - began_ns_), std::memory_order_relaxed);
+  sum_.fetch_add(static_cast<uint64_t>(nanoseconds(CLOCK_MONOTONIC) - began_ns_), std::memory_order_relaxed);
 }
 
 Reply ring_wait(int slot, uint64_t seq, bool foreground) {
   RingState *r = state();
   ReplySlot &mine = r->slots[slot];
-  const RealWait waits(foreground ? &r->header->answer_wait_ns : nullptr);
+  std::optional<RealWait> waits; // none where the answer is there already
   for (;;) {
     uint32_t seen = mine.reply_seq.load(std::memory_order_acquire);
     if (seen == static_cast<uint32_t>(seq + 1))
       break;
+    if (foreground && !waits)
+      waits.emplace(r->header->answer_wait_ns);
     futex_wait(&mine.reply_seq, seen, kSliceUs);
     ring_drain_inbox(); // the agent must never wait for us to read it
     if (!ring_answered(slot, seq))
