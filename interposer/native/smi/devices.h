@@ -88,6 +88,11 @@ inline bool map_pages(const char *directory) {
   return page != nullptr && work != nullptr;
 }
 
+// Those that are asked for: from `first` on, up to but not including `end`.
+struct Devices {
+  long first, end;
+};
+
 // ---- what a device does ----
 
 inline const eidolon::DeviceGauges &gauges(long device) { return work->devices[device]; }

@@ -131,10 +131,8 @@ void print_header(const Question &question, bool units) {
   std::printf("\n");
 }
 
-void print_answers(const Question &question, bool units, long only) {
-  for (long device = 0; device < conf.devices; ++device) {
-    if (only >= 0 && device != only)
-      continue;
+void print_answers(const Question &question, bool units, Devices asked) {
+  for (long device = asked.first; device < asked.end; ++device) {
     for (int i = 0; i < question.count; ++i) {
       char text[128];
       question.asked[i]->print(device, text, sizeof text);
@@ -288,15 +286,13 @@ bool lists(const char *list, const char *name) {
   return false;
 }
 
-int details(const char *wanted, long only) {
+int details(const char *wanted, Devices asked) {
   char now[64];
   const time_t seconds = std::time(nullptr);
   std::strftime(now, sizeof now, "%a %b %e %H:%M:%S %Y", std::localtime(&seconds));
   std::printf("\n==============NVSMI LOG==============\n\n%-42s: %s\n%-42s: %s\n%-42s: %s\n\n%-42s: %ld\n", "Timestamp",
               now, "Driver Version", kDriver, "CUDA Version", kCuda, "Attached GPUs", conf.devices);
-  for (long device = 0; device < conf.devices; ++device) {
-    if (only >= 0 && device != only)
-      continue;
+  for (long device = asked.first; device < asked.end; ++device) {
     std::printf("GPU 00000000:%02lX:00.0\n", 0x10 + device);
     for (const auto &one : kSections)
       if (!wanted || lists(wanted, one.name))
@@ -332,7 +328,7 @@ const Column kColumns[] = {
     {'t', "txpci", "MB/s", TEXT("%ld", static_cast<long>(gauges(device).pcie_out_bytes_per_s.load() / 1'000'000))},
 };
 
-int monitor(const char *groups, long count, long seconds, long only) {
+int monitor(const char *groups, long count, long seconds, Devices asked) {
   for (const bool names : {true, false}) {
     std::printf("# %s", names ? "gpu" : "Idx");
     for (const Column &column : kColumns)
@@ -343,9 +339,7 @@ int monitor(const char *groups, long count, long seconds, long only) {
   for (long round = 0; count < 0 || round < count; ++round) {
     if (round > 0)
       sleep(static_cast<unsigned>(seconds));
-    for (long device = 0; device < conf.devices; ++device) {
-      if (only >= 0 && device != only)
-        continue;
+    for (long device = asked.first; device < asked.end; ++device) {
       std::printf("%5ld", device);
       for (const Column &column : kColumns) {
         char text[32];
@@ -360,10 +354,8 @@ int monitor(const char *groups, long count, long seconds, long only) {
   return 0;
 }
 
-int nvlink(long only) {
-  for (long device = 0; device < conf.devices; ++device) {
-    if (only >= 0 && device != only)
-      continue;
+int nvlink(Devices asked) {
+  for (long device = asked.first; device < asked.end; ++device) {
     char uuid[48];
     uuid_text(device, uuid);
     std::printf("GPU %ld: %s (UUID: %s)\n", device, conf.name, uuid);
@@ -434,7 +426,7 @@ bool read_options(int argc, char **argv, int first, bool dmon, Options *options,
   return true;
 }
 
-int query(const Options &options) {
+int query(const Options &options, Devices asked) {
   Question question;
   if (!parse(options.fields, &question))
     return kBadUse;
@@ -442,7 +434,7 @@ int query(const Options &options) {
   if (!std::strstr(options.format, "noheader"))
     print_header(question, true);
   for (;;) {
-    print_answers(question, units, options.only);
+    print_answers(question, units, asked);
     if (options.loop_ms <= 0)
       return 0;
     usleep(static_cast<useconds_t>(options.loop_ms * 1000));
@@ -465,15 +457,16 @@ int run(int argc, char **argv) {
     std::printf("No devices were found\n");
     return kNotFound;
   }
+  const Devices asked = options.only < 0 ? Devices{0, conf.devices} : Devices{options.only, options.only + 1};
   if (dmon)
-    return monitor(options.groups, options.count, options.seconds, options.only);
+    return monitor(options.groups, options.count, options.seconds, asked);
   if (links)
-    return options.status ? nvlink(options.only) : usage("nvlink without -s");
+    return options.status ? nvlink(asked) : usage("nvlink without -s");
   if (options.details)
-    return details(options.sections, options.only);
+    return details(options.sections, asked);
   if (!options.fields || !options.format || !after(options.format, "csv"))
     return usage(options.fields ? "--format=csv is needed" : argv[1]);
-  return query(options);
+  return query(options, asked);
 }
 
 } // namespace
