@@ -38,9 +38,9 @@ ROUNDS = 2_000
 
 def measure(command: list[str], records: int) -> list[float]:
     """Sorted round trips in microseconds. Every request comes with a number of other records before it."""
-    import conftest  # noqa: F401 (the protocol's code)
     from fakes import BLOCKING, FOREGROUND, FakeAgent, FakeRank
 
+    import conftest  # noqa: F401 (the protocol's code)
     from eidolon_simcore.vocabulary import Kind
 
     environment = {"PYTHONPATH": ":".join(sys.path)}

@@ -42,7 +42,7 @@ def routes(service: Service, out: Path) -> dict[str, Handler]:
     def health(_: Request) -> Response:
         if service.healthy():
             return Response(b"ok\n")
-        text = f"the simulation thread has not ticked for {STALE_S:g} s"
+        text = f"the simulation has not ticked for {STALE_S:g} s"
         return error_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
 
     def summary(_: Request) -> Response:

@@ -1,7 +1,7 @@
 """A small read-only HTTP server: a table of routes over the standard library's threaded server.
 
 It serves people, Prometheus and the operator beside the simulation, and must never slow that down. So handlers only
-read what the simulation thread published. A route is a path, or a prefix that ends in ``/``; of several that fit, the
+read what the simulation published. A route is a path, or a prefix that ends in ``/``; of several that fit, the
 longest is taken::
 
     server = HttpServer({"/healthz": health, "/files/": Files(directory)})

@@ -1,4 +1,4 @@
-"""What readers on other threads see of a run: an immutable snapshot, which the simulation thread replaces regularly.
+"""What readers on other threads see of a run: an immutable snapshot, which the simulation replaces regularly.
 
 A reader takes the reference once and works on it for as long as it likes. It cannot delay the simulation, and all
 figures in a snapshot belong together. What is counted by steps is *final*: it is as of the end of the last step that
