@@ -42,6 +42,28 @@ static void the_environment_narrows_the_choice() {
   CHECK_EQUAL(chosen("LL128,Simple", kNcclProtocols), 2 + 4);
 }
 
+// It is called before all other communicators.
+static void the_first_communicator_with_peers_takes_memory_for_nccls_kernels_and_it_stays() {
+  auto free_mib = [] {
+    size_t now;
+    mem_info(0, &now, nullptr);
+    return now >> 20;
+  };
+  const size_t before = free_mib();
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t alone, first, second;
+  CHECK_EQUAL(ncclCommInitRank(&alone, 1, id, 0), ncclSuccess);
+  CHECK_EQUAL(free_mib(), before);
+  CHECK_EQUAL(ncclCommInitRank(&first, 2, id, 0), ncclSuccess);
+  CHECK_EQUAL(free_mib(), before - 16 - 8);
+  CHECK_EQUAL(ncclCommInitRank(&second, 2, id, 1), ncclSuccess);
+  CHECK_EQUAL(free_mib(), before - 16 - 2 * 8);
+  for (ncclComm_t each : {alone, first, second})
+    CHECK_EQUAL(ncclCommDestroy(each), ncclSuccess);
+  CHECK_EQUAL(free_mib(), before - 16);
+}
+
 static void a_communicator_knows_its_place() {
   ncclUniqueId id;
   ncclGetUniqueId(&id);
@@ -351,9 +373,10 @@ static void memory_comes_in_whole_chunks() {
 
 int main() {
   test::enter_server("mode=null\ndevices=2\ngpu.memory_bytes=1073741824\ngpu.context_bytes=0\ngpu.cc=9.0\n"
-                     "nccl.comm_bytes=8388608\nnccl.peer_bytes=4194304\n");
+                     "nccl.kernel_bytes=16777216\nnccl.comm_bytes=8388608\nnccl.peer_bytes=4194304\n");
   CHECK_EQUAL(ensure_context(0), kSuccess);
   ids_differ_and_versions_agree();
+  the_first_communicator_with_peers_takes_memory_for_nccls_kernels_and_it_stays();
   the_environment_narrows_the_choice();
   a_communicator_knows_its_place();
   collectives_leave_what_can_be_known();
