@@ -3,8 +3,8 @@
 The simulation takes spans from the engine in one place and hands them to its *sinks*. A sink is told of each rank its
 lanes, its step marks as they were written, its matched collective calls and its final spans, in this order. Of the run
 it is told each step once that is final, after all spans of all ranks up to it. Nothing is told twice and nothing is
-taken back. Sinks are called while the simulation is locked. So they should be quick, and other threads may read only what
-they publish.
+taken back. Sinks are called while the simulation is locked. So they should be quick, and other threads may read only
+what they publish.
 """
 
 from __future__ import annotations
