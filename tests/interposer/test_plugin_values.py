@@ -1,6 +1,8 @@
 """The torch plugin: which bytes are known, which are computed, which become unknown. Each test runs in a workload."""
 
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -644,3 +646,31 @@ def test_captured_operators_are_not_computed_and_a_replay_writes_again(workload:
         assert (added_known, fresh_known) == (False, False)
         assert copied == [host, host]
         assert filled == [7, 7]
+
+
+def test_what_a_triton_kernel_writes_is_unknown(workload: Workload, tmp_path: Path) -> None:
+    # Its name says nothing of its parameters; the code in its image does.
+    source = tmp_path / "kernels.py"
+    source.write_text(
+        textwrap.dedent("""
+        import triton
+        import triton.language as tl
+
+        @triton.jit
+        def fold(source, running_max, turns, BLOCK: tl.constexpr):
+            at = tl.arange(0, BLOCK)
+            most = tl.load(running_max + at)
+            for i in range(turns):
+                most = tl.maximum(most, tl.load(source + i * BLOCK + at))
+            tl.store(running_max + at, most)
+        """)
+    )
+    assert workload(f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from kernels import fold
+source, most = torch.ones(256, device="cuda"), torch.full((128,), float("-inf"), device="cuda")
+before = [known(source), known(most)]
+fold[(1,)](source, most, 2, BLOCK=128)
+result = [before, known(source), known(most)]
+""") == [[True, True], True, False]

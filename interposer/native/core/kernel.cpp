@@ -3,9 +3,10 @@
 // A kernel's signature is its mangled name, its geometry, the operator it runs for (torch plugin) and, for elementwise
 // kernels, the element count, which is their first parameter. Names say the rest: functor, data type, operand count.
 //
-// Outside an operator (no plugin) a launch makes bytes unknown by its pointer arguments: the first device pointer of an
-// elementwise kernel is its output; of other kernels every pointer parameter that is not to const, as the demangled
-// name tells. Kernels with C names (Triton) tell nothing and make nothing unknown: with the plugin their operator does.
+// Outside an operator (no plugin, or a kernel that a program launches itself) a launch makes bytes unknown by its
+// pointer arguments: those that the kernel's code writes through, where its module has PTX (Triton). Otherwise the
+// demangled name tells: the first device pointer of an elementwise kernel is its output; of other kernels every pointer
+// parameter that is not to const.
 #include <cxxabi.h>
 
 #include <cstdlib>
@@ -33,6 +34,7 @@ struct Kernel {
 struct Function {
   Kernel *kernel;
   std::vector<std::pair<int, int>> attributes = {};
+  std::vector<bool> outputs = {}; // per parameter, from its code
 };
 
 struct Kernels {
@@ -121,6 +123,16 @@ void forget_from(const void *pointer, size_t bytes) {
   value_unknown(const_cast<void *>(pointer), bytes != 0 ? std::min(bytes, room) : value_known(pointer, room));
 }
 
+// Of a kernel whose code says through which parameters it writes.
+void forget_written(const std::vector<bool> &outputs, void **arguments) {
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (const void *pointer; outputs[i]) {
+      memcpy(&pointer, arguments[i], sizeof pointer);
+      forget_from(pointer, 0);
+    }
+}
+
+// Of a kernel whose name says it.
 void forget_outputs(Kernel *kernel, void **arguments, int64_t elements) {
   if (!kernel->analysed)
     analyse(kernel);
@@ -136,6 +148,14 @@ void forget_outputs(Kernel *kernel, void **arguments, int64_t elements) {
       forget_from(pointer, 0);
     }
   }
+}
+
+// What the code of a function says of its outputs; nullptr where it says nothing. It lives as long as the process.
+const std::vector<bool> *outputs_of(const void *function) {
+  Kernels *k = kernels();
+  std::shared_lock hold(k->mutex);
+  auto found = k->by_function.find(function);
+  return found == k->by_function.end() || found->second.outputs.empty() ? nullptr : &found->second.outputs;
 }
 
 struct CacheEntry {
@@ -187,11 +207,11 @@ const char *kernel_name(const void *handle) {
   return found == k->by_function.end() ? nullptr : found->second.kernel->name.c_str();
 }
 
-void *kernel_handle(const char *mangled_name) {
+void *kernel_handle(const char *mangled_name, std::vector<bool> outputs) {
   Kernels *k = kernels();
   std::unique_lock hold(k->mutex);
   void *handle = new char; // an address of its own
-  k->by_function.emplace(handle, Function{kernel_named(k, mangled_name)});
+  k->by_function.emplace(handle, Function{kernel_named(k, mangled_name), {}, std::move(outputs)});
   return handle;
 }
 
@@ -256,7 +276,11 @@ Status launch_kernel(const Launch &launch) {
   }
   const uint32_t sig = launch_signature(kernel, launch, n);
   auto stale = [=] {
-    if (current_operator() == 0 && launch.arguments != nullptr)
+    if (current_operator() != 0 || launch.arguments == nullptr)
+      return;
+    if (const std::vector<bool> *outputs = outputs_of(launch.function))
+      forget_written(*outputs, launch.arguments);
+    else
       forget_outputs(kernel, launch.arguments, n);
   };
   if (in_capture(launch.stream)) {

@@ -1,7 +1,7 @@
 // Reads what a device code image says of its kernels and variables. Nothing in it is ever run.
 //
 //   cubin    an ELF file: kernels are its function symbols; registers, stack, parameters and launch bounds stand in
-//            .nv.info sections, static shared memory in .nv.shared.<kernel>
+//            .nv.info sections, static shared memory in .nv.shared.<kernel>, PTX in .nv_debug_ptx_txt
 //   PTX      text: kernels are its .entry declarations, variables .global and .const ones
 //   fat      a container of both. Its entries are compressed as a rule; then the names in it stay unknown
 //            and any name is taken for a kernel of it
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "ptx_outputs.h"
 
 namespace eidolon {
 
@@ -28,6 +29,7 @@ struct KernelFacts {
   };
   bool parameters_known = false;
   std::vector<Parameter> parameters;
+  std::vector<bool> outputs; // per parameter: the kernel writes through it; empty where the image has no PTX
 };
 
 struct Image {
@@ -173,6 +175,9 @@ inline bool read_elf(const char *bytes, Image *out) {
     } else if (name.starts_with(kShared)) { // includes what the system reserves per block
       if (auto found = kernel(name.substr(kShared.size())); found != out->kernels.end())
         found->second.attributes[kStaticShared] = static_cast<int>(s.sh_size >= reserved ? s.sh_size - reserved : 0);
+    } else if (name == ".nv_debug_ptx_txt") {
+      for (auto &[named, facts] : out->kernels)
+        facts.outputs = ptx::outputs({elf.data(s), s.sh_size}, named);
     }
   }
   if (constants > 0)
@@ -238,6 +243,8 @@ inline bool read_ptx(const char *bytes, Image *out) {
       i = at - 1;
     }
   }
+  for (auto &[name, facts] : out->kernels)
+    facts.outputs = ptx::outputs(text, name);
   return true;
 }
 

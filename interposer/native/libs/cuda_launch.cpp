@@ -99,7 +99,7 @@ Status launch(const void *kernel, Dim3 grid, Dim3 block, size_t shared_bytes, CU
     unpacked = unpack(kernel, extra);
     arguments = unpacked.empty() ? nullptr : unpacked.data();
   }
-  return launch_kernel({name, grid, block, shared_bytes, arguments, on, call, cluster});
+  return launch_kernel({name, grid, block, shared_bytes, arguments, on, call, cluster, kernel});
 }
 
 } // namespace eidolon::driver

@@ -73,7 +73,8 @@ Status launch(const void *function, dim3 grid, dim3 block, void **arguments, siz
     return kInvalidHandle;
   if (Status status = check_launch(function, plain(grid), plain(block), shared_bytes, plain(cluster), cooperative))
     return status;
-  return launch_kernel({name, plain(grid), plain(block), shared_bytes, arguments, stream, call, plain(cluster)});
+  return launch_kernel(
+      {name, plain(grid), plain(block), shared_bytes, arguments, stream, call, plain(cluster), function});
 }
 
 } // namespace eidolon::runtime

@@ -143,8 +143,9 @@ private:
   void *handle_of(Module *m, const std::string &name) { // caller holds the mutex
     void *&handle = m->kernels[name];
     if (handle == nullptr) {
-      handle = kernel_handle(name.c_str());
-      for (auto [attribute, value] : m->image.kernels[name].attributes)
+      const KernelFacts &facts = m->image.kernels[name];
+      handle = kernel_handle(name.c_str(), facts.outputs);
+      for (auto [attribute, value] : facts.attributes)
         kernel_set_attribute(handle, attribute, value);
       owners_[handle] = m;
     }

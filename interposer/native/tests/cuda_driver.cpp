@@ -341,6 +341,44 @@ static void modules_and_launches() {
   OK(cuModuleUnload(module));
 }
 
+// A kernel with a C name, which says nothing of its parameters: its code tells what it writes.
+static void code_says_what_a_kernel_writes() {
+  static const char ptx[] =
+      ".version 8.0\n.target sm_80\n.address_size 64\n"
+      ".visible .entry other(.param .u64 x){ ld.param.b64 %rd1, [x]; st.global.b32 [%rd1], %r1; ret; }\n"
+      ".visible .entry fold(\n\t.param .u64 .ptr .global .align 1 in,\n\t.param .u32 n,\n"
+      "\t.param .u64 .ptr .global .align 1 sum,\n\t.param .u64 .ptr .global .align 1 flag,\n\t.param .u64 table)\n{\n"
+      "\t.loc\t1 5 3\n"
+      "\tld.param.b64 \t%rd1, [in];\n\tld.param.s32 \t%rd2, [n];\n\tld.param.b64 \t%rd3, [sum];\n"
+      "\tld.param.b64 \t%rd8, [flag+0]; // st.global [%rd1]\n\tld.param.b64 %rd9, [table];\n"
+      "$L__BB0_1:\n\tshl.b64 %rd4, %rd2, 2;\n\t@%p1 st.global.b32 [ %rd7 + 4 ], { %r5 };\n"
+      "\tadd.s64 \t%rd5, %rd3, %rd4;\n\tld.global.b32 %r1, [%rd1];\n\tst.shared.b32 [%rd1], %r1;\n"
+      "\tld.global.b64 %rd10, [%rd9];\n\tst.global.b32 [%rd10], %r1;\n" // where a pointer in memory leads
+      "\tmov.b64 %rd7, %rd5;\n\t@!%p2 atom.global.add.u32 %r2, [%rd8], %r1;\n\t@%p1 bra $L__BB0_1;\n\tret;\n}\n";
+  CUmodule module;
+  OK(cuModuleLoadData(&module, ptx));
+  CUfunction fold;
+  OK(cuModuleGetFunction(&fold, module, "fold"));
+  CUdeviceptr in, sum, flag, table;
+  const int seven = 7, n = 1;
+  for (CUdeviceptr *each : {&in, &sum, &flag, &table}) {
+    OK(cuMemAlloc(each, 64));
+    OK(cuMemcpyHtoD(*each, &seven, sizeof seven));
+  }
+  void *arguments[] = {&in, const_cast<int *>(&n), &sum, &flag, &table};
+  OK(cuLaunchKernel(fold, 1, 1, 1, 32, 1, 1, 0, nullptr, arguments, nullptr));
+  const auto number = [](CUdeviceptr at) {
+    int back = 0;
+    OK(cuMemcpyDtoH(&back, at, sizeof back));
+    return back;
+  };
+  CHECK_EQUAL(number(in), 7);
+  CHECK_EQUAL(number(sum), 0); // unknown
+  CHECK_EQUAL(number(flag), 0);
+  CHECK_EQUAL(number(table), 7);
+  OK(cuModuleUnload(module));
+}
+
 static void libraries_and_kernels() {
   CUlibrary library;
   CUkernel kernel;
@@ -495,6 +533,7 @@ int main() {
   virtual_memory();
   streams_events_graphs();
   modules_and_launches();
+  code_says_what_a_kernel_writes();
   libraries_and_kernels();
   tensor_maps();
   functions_by_name_and_version();

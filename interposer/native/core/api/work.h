@@ -1,6 +1,7 @@
 // Work on streams: library operations, kernels, copies and sets, collectives.
 #pragma once
 #include <atomic>
+#include <vector>
 
 #include "streams.h"
 
@@ -20,6 +21,7 @@ struct Launch {
   Stream *stream;
   uint16_t call;
   Dim3 cluster = {1, 1, 1};
+  const void *function = nullptr; // a host function or a handle, whose code may say what it writes
 };
 EID_API Status launch_kernel(const Launch &launch);
 
@@ -46,8 +48,9 @@ EID_API Status set(void *to, unsigned value, size_t element_bytes, size_t count,
 
 EID_API void kernel_register(const void *host_function, const char *mangled_name);
 EID_API const char *kernel_name(const void *host_function_or_handle); // nullptr if not known
-// A new module-level kernel handle (cuModuleGetFunction, cuLibraryGetKernel); lives for the process.
-EID_API void *kernel_handle(const char *mangled_name);
+// A new module-level kernel handle (cuModuleGetFunction, cuLibraryGetKernel); lives for the process. `outputs` says for
+// each parameter whether the kernel writes through it; empty where its code does not tell.
+EID_API void *kernel_handle(const char *mangled_name, std::vector<bool> outputs = {});
 // Attributes that may be set on a kernel (dynamic shared memory, ...); index = cudaFuncAttribute number.
 EID_API void kernel_set_attribute(const void *handle, int attribute, int value);
 EID_API int kernel_attribute(const void *handle, int attribute, int otherwise);
