@@ -25,7 +25,7 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 setup-frameworks setup-torchtitan03 demo test test-python test-native fuzz e2e e2e-local e2e-frameworks \
+.PHONY: help setup setup-torch214 setup-frameworks setup-torchtitan03 demo test test-python test-native fuzz mutants e2e e2e-local e2e-frameworks \
   e2e-frameworks-fast e2e-kubernetes e2e-observe e2e-full lint tidy \
   format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
@@ -148,6 +148,12 @@ test-python: setup
 # core is kept in tests/simcore/run/corpus.
 fuzz: setup
 	EIDOLON_FUZZ=$(or $(EXAMPLES),5000) $(BIN)/python -m pytest tests/operator/test_fuzz.py tests/simcore/run/test_fuzz.py $(ARGS)
+
+# Small changes of simcore's Python that no test notices. MODULES are files or folders of simcore/eidolon_simcore; without
+# them it takes a few central ones. It ends after MINUTES.
+mutants: setup
+	$(PYTHON) tools/bootstrap.py $(VENV) --quiet -r pyproject.toml --extra mutation
+	nice $(BIN)/python tools/mutants.py --minutes $(or $(MINUTES),60) $(if $(TESTS),--tests $(TESTS) --) $(MODULES)
 
 e2e: e2e-kubernetes
 
