@@ -64,6 +64,44 @@ for number in range(count):
 """
 
 
+# A process gives tensors to another, which reads and writes them in place. What each side saw goes into a file.
+SHARE = """
+import json, sys, torch, torch.multiprocessing as mp
+
+def other(inbox, outbox):
+    free = torch.cuda.mem_get_info()[0]
+    floats, numbers = inbox.get(), inbox.get()
+    saw = [floats.tolist(), numbers.tolist(), free - torch.cuda.mem_get_info()[0]]
+    floats.add_(1)
+    torch.cuda.synchronize()
+    outbox.put(saw)
+    inbox.get()
+    floats.copy_(torch.empty(1 << 20, device="cuda").cos_()[:4])
+    torch.cuda.synchronize()
+    outbox.put(numbers.tolist())
+    inbox.get()
+
+if __name__ == "__main__":
+    mp.set_start_method("spawn")
+    floats, numbers = torch.tensor([1.0, 2.0, 3.0, 4.0], device="cuda"), torch.arange(5, device="cuda")
+    to_other, to_me = mp.Queue(), mp.Queue()
+    process = mp.Process(target=other, args=(to_other, to_me))
+    process.start()
+    for tensor in (floats, numbers):
+        to_other.put(tensor)
+    saw = to_me.get()
+    after_known = floats.tolist()
+    numbers.mul_(3)
+    torch.cuda.synchronize()
+    to_other.put("go on")
+    saw.append(to_me.get())
+    json.dump({"other saw": saw, "after known": after_known, "after unknown": floats.tolist()}, open(sys.argv[1], "w"))
+    to_other.put("end")
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
     end = time.monotonic() + LIMIT_S
     while not (found := condition()):
@@ -261,3 +299,21 @@ def test_a_killed_core_ends_the_workload(pod: Callable[..., Pod]) -> None:
     assert run.workload.wait(60) != 0
     assert run.agent.wait(30) == 1
     assert "simulation core lost" in (run.directory / "stop").read_text()
+
+
+def test_processes_see_what_each_other_wrote_to_a_shared_tensor(pod: Callable[..., Pod], tmp_path: Path) -> None:
+    """CUDA IPC: the other process sees what the first one knows, and takes no memory for it. What it computes from that
+    in place, the first one sees. What it writes without knowing it is unknown to both, and reads as zero, which is
+    counted.
+    """
+    found = tmp_path / "found.json"
+    run = pod(str(found), script=SHARE)
+    summary = run.finish()
+    assert (run.workload_code, summary["state"]) == (0, "Succeeded"), run.logs()
+    assert json.loads(found.read_text()) == {
+        "other saw": [[1.0, 2.0, 3.0, 4.0], [0, 1, 2, 3, 4], 0, [0, 3, 6, 9, 12]],
+        "after known": [2.0, 3.0, 4.0, 5.0],
+        "after unknown": [0.0, 0.0, 0.0, 0.0],
+    }
+    assert [read["bytes"] for read in summary["unknown_reads"]] == [16]
+    assert not list((run.directory / "ipc").iterdir()), "whoever exports memory takes its file away"

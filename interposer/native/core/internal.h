@@ -5,7 +5,8 @@
 //   rank      this process as a rank: threads, contexts, fork, exit
 //   addresses  where device memory lies
 //   memory    device memory and its accounts; pools: in stream order; virtual_memory: mapped at addresses
-//   values    which device bytes are known, and work on them that waits for a payload
+//   values    which device bytes are known, and work on them that waits for a payload; intervals: the table of them;
+//             shared_values: what other processes know of them
 //   stream    streams and the default stream's ordering rules
 //   event     events: recordings and waits
 //   callback  host functions in stream order
@@ -99,6 +100,11 @@ bool memory_range_of(const void *pointer, uintptr_t *begin, uintptr_t *end); // 
 
 // ---- values -------------------------------------------------------------------------------------------------------
 
+// Memory that other processes may map, and memory of another process under the name that it has there: what is known of
+// either is known to all (shared_values.h). The name is one for the whole server.
+void value_share(const char *name, void *pointer, size_t bytes);
+void value_join(const char *name, void *pointer, size_t bytes);
+void value_leave_all();                            // the process ends
 void value_forget(uintptr_t begin, uintptr_t end); // the memory was freed: its bytes are unknown, its pages given back
 // Repeats an element of 1, 2 or 4 bytes.
 void fill_bytes(void *to, size_t bytes, unsigned value, size_t element_bytes);

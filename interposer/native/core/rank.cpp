@@ -176,6 +176,7 @@ void at_exit() {
   if (!rank.load() || ring_header() == nullptr)
     return;
   emit({.kind = Kind::kExit});
+  value_leave_all();
   release_accounts();
   ring_close();
 }

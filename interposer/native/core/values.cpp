@@ -16,20 +16,11 @@
 #include <utility>
 
 #include "internal.h"
+#include "shared_values.h"
 
 namespace eidolon {
 namespace {
 
-struct Piece {
-  uintptr_t end;
-  Origin origin;
-};
-using Intervals = std::map<uintptr_t, Piece>; // by start; disjoint, and of different origin where they touch
-
-struct Span {
-  uintptr_t begin = 0, end = 0;
-  bool meets(const Span &other) const { return begin < other.end && other.begin < end; }
-};
 thread_local int64_t expected = -1;
 thread_local bool in_order = false; // this thread runs work whose turn has come: nothing that is deferred is before it
 
@@ -78,6 +69,7 @@ struct Uncounted {
 struct Values {
   std::recursive_mutex mutex;
   Intervals known;
+  SharedValues shared;
   std::list<Deferred> deferred;
   std::vector<Uncounted> uncounted;
 };
@@ -86,62 +78,30 @@ Values *values() {
   return all;
 }
 
-void mark_unknown(Intervals &known, uintptr_t begin, uintptr_t end) {
-  auto next = known.lower_bound(begin);
-  if (next != known.begin()) {
-    auto before = std::prev(next);
-    if (before->second.end > begin) {
-      Piece tail = before->second;
-      before->second.end = begin;
-      if (tail.end > end)
-        next = known.emplace(end, tail).first;
-    }
+// While it lives, nobody else reads or changes values, and those of memory that other processes share are up to date.
+class Access {
+public:
+  explicit Access(Values *v) : hold_(v->mutex), shared_(v->shared), known_(v->known), taken_(!v->shared.empty()) {
+    if (taken_)
+      shared_.begin(known_);
   }
-  while (next != known.end() && next->first < end) {
-    Piece tail = next->second;
-    next = known.erase(next);
-    if (tail.end > end)
-      known.emplace(end, tail);
+  ~Access() {
+    if (taken_)
+      shared_.end(known_);
   }
-}
+  Access(const Access &) = delete;
+  Access &operator=(const Access &) = delete;
 
-void mark_known(Intervals &known, uintptr_t begin, uintptr_t end, Origin origin) {
-  mark_unknown(known, begin, end);
-  auto next = known.lower_bound(begin);
-  if (next != known.end() && next->first == end && next->second.origin == origin) {
-    end = next->second.end;
-    next = known.erase(next);
-  }
-  if (next != known.begin()) {
-    auto before = std::prev(next);
-    if (before->second.end == begin && before->second.origin == origin) {
-      before->second.end = end;
-      return;
-    }
-  }
-  known.emplace_hint(next, begin, Piece{end, origin});
-}
+private:
+  std::lock_guard<std::recursive_mutex> hold_;
+  SharedValues &shared_;
+  Intervals &known_;
+  bool taken_;
+};
 
-// Calls f(begin, end, piece) over a span; piece is nullptr for what is unknown.
-template <class F> void pieces(const Intervals &known, Span s, F f) {
-  uintptr_t at = s.begin;
-  auto next = known.upper_bound(at);
-  if (next != known.begin())
-    --next;
-  while (at < s.end) {
-    while (next != known.end() && next->second.end <= at)
-      ++next;
-    if (next == known.end() || next->first >= s.end) {
-      f(at, s.end, nullptr);
-      return;
-    }
-    if (next->first > at)
-      f(at, next->first, nullptr);
-    at = std::max(at, next->first);
-    uintptr_t stop = std::min(next->second.end, s.end);
-    f(at, stop, &next->second);
-    at = stop;
-  }
+void forget_now(Values *v, Span s) {
+  mark_unknown(v->known, s.begin, s.end);
+  v->shared.changed(s.begin, s.end);
 }
 
 // Length of what is known from the begin of a span on.
@@ -185,6 +145,7 @@ void write_now(Values *v, Span to, const void *data, Origin origin) {
     return;
   memcpy(reinterpret_cast<void *>(to.begin), data, to.end - to.begin);
   mark_known(v->known, to.begin, to.end, origin);
+  v->shared.changed(to.begin, to.end);
 }
 
 void copy_now(Values *v, Span to, Span from) {
@@ -201,7 +162,7 @@ void copy_now(Values *v, Span to, Span from) {
   for (const auto &[at, origin] : known)
     bytes.insert(bytes.end(), reinterpret_cast<char *>(from.begin + at.begin),
                  reinterpret_cast<char *>(from.begin + at.end));
-  mark_unknown(v->known, to.begin, to.end);
+  forget_now(v, to);
   size_t done = 0;
   for (const auto &[at, origin] : known) {
     write_now(v, {to.begin + at.begin, to.begin + at.end}, bytes.data() + done, origin);
@@ -235,7 +196,7 @@ void receive_now(Values *v, Span to, const std::vector<char> &data) {
     write_now(v, to, data.data(), Origin::kNothing);
     return;
   }
-  mark_unknown(v->known, to.begin, to.end);
+  forget_now(v, to);
   if (data.size() != bytes + (bytes + 7) / 8)
     return; // none is known
   auto is_known = [&](size_t i) { return (data[bytes + i / 8] >> (i % 8) & 1) != 0; };
@@ -264,9 +225,9 @@ void apply(Values *v, Deferred &d) {
     write_now(v, d.to, d.data.data(), d.origin);
     break;
   case Deferred::kForget:
-    mark_unknown(v->known, d.to.begin, d.to.end);
+    forget_now(v, d.to);
     for (const Span &s : d.writes)
-      mark_unknown(v->known, s.begin, s.end);
+      forget_now(v, s);
     break;
   case Deferred::kCopy:
     copy_now(v, d.to, d.from);
@@ -350,7 +311,7 @@ void value_unknown(void *pointer, size_t bytes) {
   if (!in_order)
     capture_effect(pointer, bytes, nullptr);
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   if (bytes == 0 || (v->known.empty() && v->deferred.empty()))
     return;
   submit(v, {.what = Deferred::kForget, .to = span_of(pointer, bytes), .from = {}, .data = {}});
@@ -359,14 +320,14 @@ void value_unknown(void *pointer, size_t bytes) {
 size_t value_known(const void *pointer, size_t bytes) {
   Values *v = values();
   Span s = span_of(pointer, bytes);
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   return coming(v, s) ? 0 : known_from(v->known, s);
 }
 
 Knowledge value_knowledge(const void *pointer, size_t bytes) {
   Values *v = values();
   Span s = span_of(pointer, bytes);
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   if (coming(v, s))
     return Knowledge::kComing;
   return all_known(v->known, s) ? Knowledge::kKnown : Knowledge::kUnknown;
@@ -374,7 +335,7 @@ Knowledge value_knowledge(const void *pointer, size_t bytes) {
 
 Origin value_origin(const void *pointer, size_t bytes) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   return origin_of(v->known, span_of(pointer, bytes));
 }
 
@@ -383,13 +344,13 @@ void value_expect(int64_t value) { expected = value; }
 size_t value_read(const void *pointer, size_t bytes, void *out) {
   value_settle(pointer, bytes);
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   return read_now(v, span_of(pointer, bytes), static_cast<char *>(out));
 }
 
 static void write_in_order(void *pointer, size_t bytes, const void *data, Origin origin) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   Span to = span_of(pointer, bytes);
   Deferred d{.what = Deferred::kWrite, .to = to, .from = {}, .data = {}, .origin = origin};
   if (!waits(v, d)) {
@@ -431,7 +392,7 @@ void value_fill(void *pointer, size_t bytes, unsigned value, size_t element_byte
 
 void value_copy(void *to, const void *from, size_t bytes) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   if (bytes == 0 || (v->known.empty() && v->deferred.empty()))
     return;
   submit(v, {.what = Deferred::kCopy, .to = span_of(to, bytes), .from = span_of(from, bytes), .data = {}});
@@ -452,20 +413,21 @@ static void count_read(const Uncounted &read) {
 }
 
 void value_read_ordered(const void *pointer, size_t bytes, void *out) {
-  Values *v = values();
-  std::unique_lock hold(v->mutex);
-  Deferred d{.what = Deferred::kRead,
-             .to = span_of(out, bytes),
-             .from = span_of(pointer, bytes),
-             .data = {},
-             .op = current_operator()};
-  if (waits(v, d)) {
-    v->deferred.push_back(std::move(d));
-    return;
+  std::optional<Uncounted> found;
+  {
+    Values *v = values();
+    const Access access(v);
+    Deferred d{.what = Deferred::kRead,
+               .to = span_of(out, bytes),
+               .from = span_of(pointer, bytes),
+               .data = {},
+               .op = current_operator()};
+    if (waits(v, d)) {
+      v->deferred.push_back(std::move(d));
+      return;
+    }
+    found = finding(v, d.op, d.from, read_now(v, d.from, static_cast<char *>(out)));
   }
-  const size_t unknown = read_now(v, d.from, static_cast<char *>(out));
-  const auto found = finding(v, d.op, d.from, unknown);
-  hold.unlock();
   if (found && !foretold(out, bytes))
     count_read(*found);
 }
@@ -474,7 +436,7 @@ void value_count_reads() {
   Values *v = values();
   std::vector<Uncounted> reads;
   {
-    std::lock_guard hold(v->mutex);
+    const Access access(v);
     reads.swap(v->uncounted);
   }
   for (const Uncounted &read : reads)
@@ -490,26 +452,26 @@ void value_work(ValueWork *work, std::span<const ByteRange> reads, std::span<con
              .reads = spans_of(reads),
              .writes = spans_of(writes)};
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   submit(v, std::move(d));
 }
 
 void value_receive(uint64_t seq, void *to, size_t bytes) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   v->deferred.push_back(
       {.what = Deferred::kReceive, .to = span_of(to, bytes), .from = {}, .data = {}, .seq = seq, .arrived = false});
 }
 
 void value_send(uint64_t seq, const void *from, size_t bytes) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   submit(v, {.what = Deferred::kSend, .to = {}, .from = span_of(from, bytes), .data = {}, .seq = seq});
 }
 
 void value_arrived(uint64_t seq, const void *data, size_t bytes) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   for (Deferred &d : v->deferred)
     if (d.what == Deferred::kReceive && d.seq == seq && !d.arrived) {
       const char *in = static_cast<const char *>(data);
@@ -522,7 +484,7 @@ void value_arrived(uint64_t seq, const void *data, size_t bytes) {
 
 bool value_pending(const void *pointer, size_t bytes) {
   Values *v = values();
-  std::lock_guard hold(v->mutex);
+  const Access access(v);
   return coming(v, span_of(pointer, bytes));
 }
 
@@ -537,7 +499,8 @@ void value_settle(const void *pointer, size_t bytes) {
 void value_forget(uintptr_t begin, uintptr_t end) {
   Values *v = values();
   {
-    std::lock_guard hold(v->mutex);
+    const Access access(v);
+    v->shared.leave(begin, end);
     const Span freed{begin, end};
     const auto inside = [&](const Span &s) { return s.begin >= begin && s.end <= end; };
     // Other work may still read what is to come for the memory. Then it is freed in its turn, and keeps its pages.
@@ -559,12 +522,30 @@ void value_forget(uintptr_t begin, uintptr_t end) {
         d.work.reset();
         d.reads.clear();
       }
-    mark_unknown(v->known, begin, end);
+    forget_now(v, freed);
     settle_list(v);
   }
   uintptr_t first = (begin + 4095) & ~uintptr_t{4095}, last = end & ~uintptr_t{4095};
   if (first < last)
     madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
+}
+
+void value_share(const char *name, void *pointer, size_t bytes) {
+  Values *v = values();
+  const Access access(v);
+  v->shared.share(v->known, name, reinterpret_cast<uintptr_t>(pointer), bytes);
+}
+
+void value_join(const char *name, void *pointer, size_t bytes) {
+  Values *v = values();
+  const Access access(v);
+  v->shared.join(name, reinterpret_cast<uintptr_t>(pointer), bytes);
+}
+
+void value_leave_all() {
+  Values *v = values();
+  const Access access(v);
+  v->shared.leave(0, UINTPTR_MAX);
 }
 
 } // namespace eidolon

@@ -127,6 +127,7 @@ struct IpcHandle {
   char magic[8]; // "EIDIPCM1"
   int32_t pid, device;
   uint64_t bytes, id;
+  [[nodiscard]] std::string name() const { return std::to_string(pid) + "-" + std::to_string(id); }
 };
 } // namespace
 
@@ -135,6 +136,7 @@ Status ipc_get(void *pointer, unsigned char out[kIpcHandleBytes]) {
   if (info.type != PointerInfo::kDevice)
     return kInvalidValue;
   IpcHandle handle{{'E', 'I', 'D', 'I', 'P', 'C', 'M', '1'}, getpid(), info.device, info.bytes, info.buffer_id};
+  value_share(handle.name().c_str(), info.base, info.bytes);
   memset(out, 0, kIpcHandleBytes);
   memcpy(out, &handle, sizeof handle);
   return kSuccess;
@@ -154,6 +156,7 @@ Status ipc_open(const unsigned char bytes[kIpcHandleBytes], void **out) {
     return kOutOfMemory;
   m->allocations[at] = {handle.bytes, 0, handle.device, Allocation::kAlias, m->next_id++};
   *out = reinterpret_cast<void *>(at);
+  value_join(handle.name().c_str(), *out, handle.bytes);
   return kSuccess;
 }
 

@@ -49,6 +49,7 @@ EID_API void pool_trim(int device, size_t keep_bytes);
 EID_API void pool_reset_high(int device, bool used, bool reserved);
 inline constexpr size_t kIpcHandleBytes = 64; // as cudaIpcMemHandle_t and cudaIpcEventHandle_t
 // IPC as frameworks use it: a handle names (process, allocation); opening maps an alias that is not accounted twice.
+// Both processes know the same of its values.
 EID_API Status ipc_get(void *pointer, unsigned char out[kIpcHandleBytes]);
 EID_API Status ipc_open(const unsigned char handle[kIpcHandleBytes], void **out);
 EID_API Status ipc_close(void *pointer);
