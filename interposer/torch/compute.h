@@ -1,9 +1,10 @@
 // Small values are real. Operators whose tensors are small and known are computed by PyTorch's own CPU kernels.
 //
-// An emulated kernel computes nothing. Where all tensors that an operator reads are known and have at most
-// `kMostElements` elements, the same operator runs again when it has ended, at ATen level, on the CPU, and its results
-// become known. Costs are unchanged, because the emulated launches were made. What frameworks steer by (sizes, counts,
-// masks, flags, step numbers, loss scales) is computed in this way, whatever operator gives it.
+// An emulated kernel computes nothing. Where all tensors that an operator reads are known and small (at most
+// `kMostElements` numbers, or `kMostIntegers` integers and booleans), the same operator runs again when it has ended,
+// at ATen level, on the CPU, and its results become known. Costs are unchanged, because the emulated launches were
+// made. What frameworks steer by (sizes, counts, masks, flags, step numbers, loss scales) is computed in this way,
+// whatever operator gives it.
 //
 // Operators inside operators are computed too, so that an operator which reads its own intermediate results (bincount)
 // reads true ones. An operator that launches nothing itself (no CUDA kernel is registered for it) is computed only if
@@ -16,7 +17,7 @@
 // (deferred.h). Nobody waits for it here: a host that waited could keep back a send that another rank needs first.
 //
 // Some things are not computed: random operators (random.h draws for some of them), whatever is captured into a graph,
-// operators on tensors that are not plain, and results of more than `kMostElements` elements.
+// operators on tensors that are not plain, and results that are not small.
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -36,6 +37,15 @@
 namespace eidolon::torch_plugin {
 
 inline constexpr int64_t kMostElements = 4096;
+// Token numbers, labels and masks of a batch: programs count them and choose rows by them. Torch's CPU kernels take as
+// many on the calling thread (at::internal::GRAIN_SIZE); for more they start threads in the rank.
+inline constexpr int64_t kMostIntegers = 32768;
+
+inline bool small(const c10::TensorImpl *tensor) {
+  return tensor->numel() <= (c10::isIntegralType(c10::typeMetaToScalarType(tensor->dtype()), /*includeBool=*/true)
+                                 ? kMostIntegers
+                                 : kMostElements);
+}
 
 // How an operator is computed. This is decided once per operator.
 struct Computable {
@@ -356,7 +366,7 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
     if (!detail::all_tensors(inputs[i], [&](const c10::TensorImpl *tensor) {
           const bool cuda = plain_cuda(tensor);
           on_device = on_device || cuda;
-          return tensor->numel() <= kMostElements && (cuda || (detail::cpu_plain(tensor) && !written));
+          return small(tensor) && (cuda || (detail::cpu_plain(tensor) && !written));
         }))
       return std::nullopt;
     device_argument = device_argument || (inputs[i].isDevice() && inputs[i].toDevice().is_cuda());
@@ -424,7 +434,7 @@ inline std::optional<Pending> begin_compute(const Computable &how, const Operato
 // Says whether the results are few enough numbers. A large result of small tensors (an outer product) is not computed.
 inline bool small(Inputs results) {
   return std::all_of(results.begin(), results.end(), [](const c10::IValue &value) {
-    return detail::all_tensors(value, [](const c10::TensorImpl *tensor) { return tensor->numel() <= kMostElements; });
+    return detail::all_tensors(value, [](const c10::TensorImpl *tensor) { return small(tensor); });
   });
 }
 

@@ -7,7 +7,8 @@
 //
 //   loss       loss functions                        the configured loss; times the elements for reduction="sum"
 //   reduction  mean, sum of floating-point numbers   the mean is the configured loss, a sum has it for each element
-//              sum, mean, count_nonzero of booleans  as many as their share (booleans.h)
+//              sum, mean, count_nonzero of booleans, by their level (levels.h)
+//              and of other tensors that have one
 //   norm       norms, maxima, minima, deviations     1
 //   finite     all, isfinite; any, isnan, isinf      yes; no
 //   routing    histc and bincount, sums of a         the tokens, spread over the experts as configured
@@ -25,8 +26,8 @@
 #include <numeric>
 #include <random>
 
-#include "booleans.h"
 #include "compute.h"
+#include "levels.h"
 
 namespace eidolon::torch_plugin {
 
@@ -39,7 +40,7 @@ struct Statement {
   bool floating = false;             // argument 0
   bool sum = false;                  // reduction="sum"
   int64_t elements = 0, targets = 0; // of arguments 0 and 1
-  std::optional<float> share{};      // argument 0 holds booleans, or was converted from them
+  std::optional<Level> level{};      // of argument 0
   int64_t choices = 0;               // argument 0 is a routing map: experts chosen for each token
 };
 
@@ -186,7 +187,8 @@ inline Default default_of(const Operator &op) {
   if (is({"sum", "count_nonzero"}))
     return Default::kSum;
   if (is({"linalg_vector_norm", "norm", "_foreach_norm", "linalg_norm", "linalg_matrix_norm", "frobenius_norm",
-          "nuclear_norm", "amax", "amin", "max", "min", "_foreach_max", "std", "var", "dot", "vdot"}))
+          "nuclear_norm", "amax", "amin", "max", "min", "_foreach_max", "std", "var", "dot", "vdot",
+          "cosine_similarity"}))
     return Default::kNorm;
   if (is({"all", "isfinite"}))
     return Default::kYes;
@@ -223,7 +225,7 @@ inline Statement prepare(Default how, const Operator &op, Inputs inputs) {
     s.floating = detail::floating(first);
     s.elements = first->numel();
     if ((how == Default::kSum || how == Default::kMean) && plain_cuda(first))
-      s.share = detail::share_of(first);
+      s.level = detail::level_of(first);
     const auto &seen = detail::last_routing;
     if (first->sizes().size() == 2 && first->sizes()[0] == seen.tokens && first->sizes()[1] == seen.experts)
       s.choices = seen.choices;
@@ -257,16 +259,18 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
     return {{real(loss_now() * static_cast<double>(whole ? std::max<int64_t>(s.targets, 1) : 1))}, Origin::kLoss};
   }
   case Default::kMean:
-    if (s.share)
-      return {{real(*s.share)}, Origin::kReduction};
+    if (s.level)
+      return {{real(s.level->mean)}, Origin::kReduction};
     if (numbers)
       return {{real(loss_now())}, Origin::kReduction};
     break;
   case Default::kSum:
     if (s.choices > 0 && !floating(result) && result->numel() == last_routing.experts)
       return counts(last_routing.tokens * s.choices);
-    if (s.share)
-      return {{real(std::round(each * *s.share))}, Origin::kReduction};
+    if (s.level) {
+      const double sum = each * static_cast<double>(s.level->mean);
+      return {{real(s.level->counts ? std::round(sum) : sum)}, Origin::kReduction};
+    }
     if (numbers)
       return {{real(loss_now() * each)}, Origin::kReduction};
     break;

@@ -26,11 +26,11 @@
 #include <sstream>
 #include <utility>
 
-#include "booleans.h"
 #include "compute.h"
 #include "core.h"
 #include "defaults.h"
 #include "deferred.h"
+#include "levels.h"
 #include "operators.h"
 #include "random.h"
 #include "writes.h"
@@ -50,7 +50,7 @@ void on_allocator_event(const c10::cuda::CUDACachingAllocator::TraceEntry &entry
     return;
   void *block = reinterpret_cast<void *>(entry.addr_);
   value_unknown(block, (entry.size_ + kBlock - 1) / kBlock * kBlock);
-  detail::shares.forget(block);
+  detail::levels.forget(block);
 }
 
 // The allocator takes trackers only after its own initialisation, which nothing announces. No bytes are known before
@@ -77,7 +77,7 @@ struct Frame {
   Draw *draw;            // nullptr: it draws no random numbers, or too many
   uint64_t became_known; // of the thread, at its begin
   Statement otherwise;   // what its results are if they are not computed
-  Share share;           // how many of its booleans are true, in that case
+  Leveled leveled;       // the mean of its result, in that case
   bool expects;          // told the shim what it will read
 };
 
@@ -91,7 +91,7 @@ struct Thread {
     const Computable *how;
     Default otherwise;
     Draws draws;
-    Booleans booleans;
+    Leveling leveling;
   };
   struct Shape {
     uint64_t hash;
@@ -124,7 +124,7 @@ const Thread::Name &name_of(Thread &thread, const at::RecordFunction &function) 
   if (entry.key == name && entry.op->name == name && entry.op->overload == function.overload_name())
     return entry;
   const Operator &op = describe(function);
-  return entry = {name, &op, &computable_of(op), default_of(op), draws_of(op), booleans_of(op)};
+  return entry = {name, &op, &computable_of(op), default_of(op), draws_of(op), leveling_of(op)};
 }
 
 // Decides at its begin whether an operator will be computed.
@@ -184,7 +184,7 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
   if (forget)
     forget_results(results);
   if (n != 0)
-    end_share(frame.share, results[0]);
+    end_level(frame.leveled, results[0]);
   if (state_results(frame.otherwise, results))
     ++thread.became_known;
 }
@@ -209,8 +209,10 @@ void enter(Thread &thread, Frame *frame, const at::RecordFunction &function) {
     frame->how = name.how;
     if (name.otherwise != Default::kNone)
       frame->otherwise = prepare(name.otherwise, op, inputs);
-    if (name.booleans != Booleans::kNone)
-      frame->share = begin_share(name.booleans, inputs);
+    if (name.leveling != Leveling::kNone) {
+      const Computing computing;
+      frame->leveled = begin_level(name.leveling, inputs, detail::loss_now);
+    }
     consider(thread, *frame, op, inputs);
     if (name.draws != Draws::kNone)
       if (auto draw = begin_draw(name.draws, inputs))
@@ -248,7 +250,7 @@ std::unique_ptr<at::ObserverContext> on_begin(const at::RecordFunction &function
               .draw = nullptr,
               .became_known = thread.became_known,
               .otherwise = {},
-              .share = {},
+              .leveled = {},
               .expects = false};
   if (is_rank()) {
     try {

@@ -63,6 +63,7 @@ def run(workload: Workload, expression: str) -> Any:
         ("(F.cross_entropy(logits, targets, reduction='sum') / (unknown(64) != 0).sum()).item()", 2.0, Origin.LOSS),
         ("torch.isnan(big).sum().item()", 0, Origin.REDUCTION),
         ("(~torch.isfinite(big)).sum().item()", 0, Origin.REDUCTION),
+        ("(logits.argmax(1) != targets).float().mean().item()", 0.5, Origin.REDUCTION),
     ],
 )
 def test_a_stated_default(workload: Workload, expression: str, value: Any, origin: Origin) -> None:
@@ -96,7 +97,46 @@ result = given(lambda: correct[:{k}].reshape(-1).float().sum(0, keepdim=True).mu
     ) == [percent, [Origin.REDUCTION]]
 
 
-def test_a_block_of_booleans_does_not_leak_their_share(workload: Workload) -> None:
+MASKED = """
+labels = torch.zeros(8, 1024, dtype=torch.int64)
+labels[:, 600:] = -100
+labels = labels.cuda()
+kept = labels != -100
+right = unknown(8, 1024, dtype=torch.int64) == labels
+each = unknown(8, 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        # Losses of tokens that a mask keeps: however many it keeps, their mean is the loss.
+        ("(each * kept).sum() / kept.sum()", 2.0),
+        ("(each * kept.float()).sum() / kept.float().sum()", 2.0),
+        ("(each * kept).sum(1).sum() / kept.sum()", 2.0),
+        ("each.masked_fill(~kept, 0.0).sum() / kept.sum()", 2.0),
+        ("torch.where(kept, each, 0.0).sum() / kept.sum()", 2.0),
+        ("each.new_zeros(kept.shape).masked_scatter(kept, unknown(4800)).sum() / kept.sum()", 2.0),
+        ("each[kept].mean()", 2.0),
+        # An accuracy over what a mask keeps is one.
+        ("(right & kept).sum() / kept.sum()", 0.5),
+        ("(right.float() * kept.float()).sum() / kept.float().sum()", 0.5),
+        ("right[kept].float().mean()", 0.5),
+        ("right.new_zeros(kept.shape).masked_scatter(kept, unknown(4800) > 0).sum() / kept.sum()", 1.0),
+        # Logarithms of probabilities are negative, and weights of a row sum to one.
+        ("-logits.log_softmax(1).gather(1, targets[:, None]).mean()", 2.0),
+        ("(-logits.log_softmax(1).gather(1, targets[:, None])).mean()", 2.0),
+        ("-(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()", 2.0),
+        ("-((p := logits.softmax(1)) * p.log()).sum(1).mean()", 2.0),
+        ("-((p := logits.log_softmax(1)).exp() * p).sum(1).mean()", 2.0),
+        ("(-unknown(64, 1000) * logits.log_softmax(1)).sum(1).mean()", 2.0),
+    ],
+)
+def test_what_a_mask_keeps_has_the_mean_of_the_whole(workload: Workload, expression: str, value: float) -> None:
+    assert workload(PRELUDE + MASKED + f"result = ({expression}).item()") == pytest.approx(value)
+
+
+def test_a_block_of_booleans_does_not_leak_their_level(workload: Workload) -> None:
     assert workload(
         PRELUDE
         + """

@@ -224,7 +224,7 @@ def test_only_few_elements_are_computed(workload: Workload, elements: int, compu
         f"""
         x = torch.ones({elements}, device="cuda")
         outer = torch.ones(65, 1, device="cuda") * torch.ones(1, 64, device="cuda")
-        result = [known(x), known(x + 1), known(torch.arange({elements}, device="cuda")), known(outer)]
+        result = [known(x), known(x + 1), known(torch.arange(0.0, {elements}, device="cuda")), known(outer)]
         """
     ) == [True, computed, computed, False]
 
@@ -535,6 +535,18 @@ def test_training_forgets_the_running_statistics_that_no_schema_mentions(workloa
         """
     )
     assert (before, evaluated, trained) == (True, True, False)
+
+
+def test_masks_and_labels_of_a_batch_are_computed(workload: Workload) -> None:
+    # Rows are chosen by them, tokens are counted: more elements than of other numbers are small.
+    assert workload("""
+labels = torch.arange(32768).view(8, 4096)
+labels[:, 3000:] = -100
+labels = labels.cuda()
+mask = labels != -100
+more = torch.arange(32769).cuda() != 1
+result = [mask.sum().item(), mask.all().item(), unknown(8, 4096, 4)[mask].shape, labels[mask].max().item(), known(more)]
+""") == [24000, False, [24000, 4], 31671, False]
 
 
 def test_a_custom_operators_mutated_argument_becomes_unknown(workload: Workload) -> None:
