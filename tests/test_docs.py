@@ -8,6 +8,7 @@ import io
 import os
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,25 @@ def test_every_reason_that_means_trouble_is_explained() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
     explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", page))
     assert {str(reason) for reason in (*Reason, *Cause) if reason} - normal - explained == set()
+
+
+def _sources() -> Iterator[str]:
+    """The sources of what users run, with the parts of a text that stands on several lines joined."""
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*"):
+            if file.suffix in {".py", ".c", ".cpp", ".h"} and "tests" not in file.parts:
+                yield re.sub(r'["\']\s*\n\s*f?["\']', "", file.read_text("utf-8")).replace("\\", "")
+
+
+def test_the_messages_of_local_runs_are_those_of_the_sources() -> None:
+    """What stands in the column "message" is what users search for. Dots stand for what differs."""
+    page = (ROOT / "docs" / "troubleshooting-local.md").read_text("utf-8")
+    tables = re.findall(r"^\| message \|.*\n\|[-| ]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()]
+    messages = [message for row in rows for message in re.findall(r"^\| `([^`]+)` \|", row)]
+    assert len(messages) == len(rows) > 30, "every row begins with a message"
+    sources = list(_sources())
+    for message in messages:
+        pieces = [piece.strip() for piece in message.split("...") if re.search(r"[A-Za-z]{3}", piece)]
+        assert pieces, message
+        assert any(all(piece in source for piece in pieces) for source in sources), message
