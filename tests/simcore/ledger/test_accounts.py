@@ -16,7 +16,7 @@ from eidolon_simcore.costs.model import Signature
 from eidolon_simcore.costs.work import Work, per_byte, per_launch
 from eidolon_simcore.engine.interface import SPAN, Flow, Op
 from eidolon_simcore.fabric.network import Link, Pattern, Port
-from eidolon_simcore.ledger.accounts import SPLIT, Accounts, KindTotal
+from eidolon_simcore.ledger.accounts import SPLIT, Accounts, KindTotal, mfu
 from eidolon_simcore.ledger.sinks import NO_DEVICE, CollectiveCall
 from eidolon_simcore.ledger.steps import Cut, Step
 from eidolon_simcore.vocabulary import Kind
@@ -28,7 +28,7 @@ class Wires:
     """A network of two links."""
 
     def links(self) -> list[Link]:
-        return [Link(0, "nvlink out 0/0", "nvlink", 100), Link(1, "nvlink in 0/1", "nvlink", 100)]
+        return [Link(0, "nvlink out 0/0", "nvlink", 100), Link(1, "nvlink in 0/1", "nvlink", 200)]
 
 
 def accounts() -> Accounts:
@@ -113,6 +113,89 @@ def test_the_straggler_of_a_collective_has_no_wait_and_its_time_is_from_the_last
     assert dict(made.last.kinds) == {"all_reduce": KindTotal(count=1, bytes=100, bus_bytes=100, ns=20)}
     assert made.last.link_bytes.tolist() == [64, 64]
     assert made.last.working("flops").tolist() == [5.0, 5.0]
+
+
+def four_ranks() -> Accounts:
+    """Two servers of two devices each; a rank has the number of its device only on the first."""
+    made = Accounts(LABELS, LABELS.index("idle"), Wires())  # type: ignore[arg-type]
+    for rank in range(4):
+        for lane in (1, 2):
+            made.lane(rank, lane, rank // 2, rank % 2)
+    return made
+
+
+def all_together(made: Accounts, index: int, end_ns: int, *ranks: int) -> None:
+    """A step in which each of these ranks computes for 10 ns and one unit of work."""
+    for rank in ranks:
+        made.spans(rank, spans((2 * index, 1, "kernel a", end_ns - 10, end_ns, end_ns - 10)))
+        made.mark(rank, 2 * index + 1, Work(flops=1.0))
+    made.step(step(index, end_ns, 20, **{f"r{rank}": (2 * index + 1, end_ns) for rank in ranks}))
+
+
+@pytest.mark.parametrize(
+    ("op", "bus_bytes"),
+    [("all_reduce", 150), ("all_gather", 75), ("reduce_scatter", 75), ("all_to_all", 75), ("broadcast", 100)],
+)
+def test_bus_bytes_of_four_ranks_are_those_of_nccl_tests(op: str, bus_bytes: int) -> None:
+    made = four_ranks()
+    made.collective(CollectiveCall(9, op, 100, "c", 0, (0, 1, 2, 3), (4,) * 4, Pattern(0, (), 1)))
+    for rank in range(4):
+        made.spans(rank, spans((4, 2, "collective all_reduce", 30, 40, 30)))
+        made.mark(rank, 5, Work())
+    made.step(step(2, 40, 20, **{f"r{rank}": (5, 40) for rank in range(4)}))
+    assert dict(made.last.kinds) == {op: KindTotal(count=1, bytes=100, bus_bytes=bus_bytes, ns=10)}
+
+
+def test_the_summary_has_collectives_links_and_ranks() -> None:
+    """Two flows of one collective cross each link, and one of the other collective crosses the second. The hosts were
+    late by 20 ns.
+    """
+    made = four_ranks()
+    calls = {"all_reduce": (Flow((0, 1), 5), Flow((1,), 7), Flow((0,), 7)), "all_gather": (Flow((1,), 11),)}
+    for number, (op, flows) in enumerate(calls.items()):
+        seqs = (4 + number,) * 4
+        made.collective(CollectiveCall(9 + number, op, 100, "c", 0, (0, 1, 2, 3), seqs, Pattern(number, flows, 1)))
+    for rank in range(4):
+        made.spans(
+            rank, spans((4, 2, "collective all_reduce", 20, 30, 20), (5, 2, "collective all_reduce", 30, 40, 20))
+        )
+        made.mark(rank, 6, Work())
+    made.step(step(2, 40, 20, **{f"r{rank}": (6, 40) for rank in range(4)}))
+    found = made.summary()
+    assert found["collectives"] == [
+        {"op": "all_gather", "count": 1, "bytes": 100, "bus_bytes": 75, "ns": 10},
+        {"op": "all_reduce", "count": 1, "bytes": 100, "bus_bytes": 150, "ns": 10},
+    ]
+    assert found["links"] == [  # the fullest first
+        {"name": "nvlink out 0/0", "tier": "nvlink", "bytes_per_s": 100, "bytes": 12},
+        {"name": "nvlink in 0/1", "tier": "nvlink", "bytes_per_s": 200, "bytes": 23},
+    ]
+    nothing = dict.fromkeys(("compute_ns", "copy_ns", "idle_ns", "overlap_ns", "wait_ns"), 0)
+    assert found["ranks_split"] == [
+        {"rank": rank, "server": rank // 2, "device": rank % 2, "communication_ns": 20, "host_ns": 20, **nothing}
+        for rank in range(4)
+    ]
+
+
+def test_totals_are_by_rank_also_where_not_all_take_part_in_a_step() -> None:
+    made = four_ranks()
+    for index, ranks in ((2, (0, 1)), (3, (1, 2, 3)), (4, (0, 3)), (5, (0, 3))):
+        all_together(made, index, 20 * index, *ranks)
+    total = made.total
+    computed = dict(zip(total.ranks, total.column("compute").tolist(), strict=True))
+    worked = dict(zip(total.ranks, total.working("flops").tolist(), strict=True))
+    assert computed == {0: 30, 1: 20, 2: 10, 3: 30}
+    assert worked == {0: 3.0, 1: 2.0, 2: 1.0, 3: 3.0}
+    assert dict(zip(total.ranks, total.ports, strict=True)) == {rank: Port(rank // 2, rank % 2) for rank in range(4)}
+
+
+def test_the_share_of_the_peak_is_that_of_all_devices_together() -> None:
+    h100 = gpu("h100-sxm")
+    one_ms = h100.peak_flops("bf16") / 1e3
+    assert mfu(one_ms, 1_000_000, [h100]) == pytest.approx(1.0, rel=1e-12)
+    assert mfu(one_ms, 2_000_000, [h100, h100]) == pytest.approx(0.25, rel=1e-12)
+    assert mfu(one_ms, 1, [h100]) == pytest.approx(1e6, rel=1e-12)
+    assert mfu(one_ms, 0, [h100]) is None
 
 
 def test_startup_counts_as_a_step_but_not_into_totals() -> None:

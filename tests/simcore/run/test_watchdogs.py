@@ -131,6 +131,34 @@ def test_a_rank_that_left_is_waited_for_least(stuck: Run) -> None:
     assert "for rank 1 (rank 1 has left)" in reason(check(2.0))
 
 
+@pytest.mark.parametrize(
+    ("left_s", "orderly", "limit_s"), [(5.0, True, 5.0), (5.0, False, watchdogs.DIED_S), (1.0, True, 1.0)]
+)
+def test_a_rank_that_left_in_order_is_waited_for_as_long_as_is_stated(
+    tmp_path: Path, left_s: float, orderly: bool, limit_s: float
+) -> None:
+    run = Run(tmp_path, left_timeout_s=left_s, stuck_timeout_s=10)
+    ranks = pair(run)
+    waits(run, ranks[0])
+    run.send(left=pb.RankLeft(session=2, orderly=orderly, records=ranks[1].seq))
+    check = of(run, watchdogs.SomebodyGoesOn)
+    assert check(limit_s - 0.1) is None
+    reason(check(limit_s))
+
+
+def test_the_limit_for_ranks_that_all_wait_may_be_the_shortest(tmp_path: Path) -> None:
+    run = Run(tmp_path, left_timeout_s=5, stuck_timeout_s=1)
+    ranks = pair(run)
+    for i, rank in enumerate(ranks):
+        rank.comm(8, i, 2)
+        run.batch(rank)
+    for rank, comm in zip(ranks, (7, 8), strict=True):
+        waits(run, rank, comm)
+    check = of(run, watchdogs.SomebodyGoesOn)
+    assert check(0.9) is None
+    reason(check(1.0))
+
+
 def test_nobody_is_stuck_who_does_not_wait_or_waits_for_a_rank_that_has_yet_to_start(stuck: Run) -> None:
     check = of(stuck, watchdogs.SomebodyGoesOn)
     assert check(1e9) is None  # there is no rank
