@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.runs import Run
+from e2e.runs import Result, Run
 
 TORCH_214 = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eidolon/torch214/bin/python"
 SCRIPT = "e2e/local/workloads/distributed.py"
@@ -51,6 +51,50 @@ def test_two_ranks_on_one_device_get_the_error_of_nccl(run: Run) -> None:
         line = next(line for line in result.out.splitlines() if f"rank {rank} caught: " in line)
         assert "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9" in line
         assert f"Duplicate GPU detected : rank {rank} and rank {1 - rank} both on CUDA device 10000" in line
+
+
+STRAGGLER = "e2e/local/workloads/straggler.py"
+
+
+def test_a_rank_that_comes_before_the_timeout_is_waited_for(run: Run) -> None:
+    result = run("--gpus-per-server", "2", "--", "torchrun", STRAGGLER, "reduce", "20")
+    assert result.code == 0, result.all_output
+    for rank in range(2):
+        assert f"rank {rank} is through" in result.out
+
+
+@pytest.mark.parametrize(
+    ("call", "seconds", "ended"),
+    [
+        ("reduce", "60", 0),
+        pytest.param("barrier", "60", 0, marks=pytest.mark.slow),
+        pytest.param("leave", "0", 0, marks=pytest.mark.slow),
+        pytest.param("group", "0", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_whose_peer_stays_away_is_ended_by_torchs_watchdog(
+    run: Run, call: str, seconds: str, ended: int
+) -> None:
+    result = run("--gpus-per-server", "2", "--", "torchrun", STRAGGLER, call, seconds)
+    assert_the_watchdog_ended(ended, result)
+
+
+@pytest.mark.slow
+def test_the_other_supported_torch_ends_it_too(run: Run) -> None:
+    if not TORCH_214.is_file():
+        pytest.skip("no second torch (make setup-torch214)")
+    launch = [str(TORCH_214), "-m", "torch.distributed.run", "--nproc-per-node", "2", STRAGGLER]
+    assert_the_watchdog_ended(0, run("--gpus-per-server", "2", "--", *launch, "reduce", "60"))
+
+
+def assert_the_watchdog_ended(ended: int, result: Result) -> None:
+    assert result.code != 0
+    message = rf"Rank {ended}\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=2, OpType=ALLREDUCE, "
+    found = re.search(message + r".*Timeout\(ms\)=30000\) ran for (\d+) milliseconds", result.all_output)
+    assert found is not None, result.all_output
+    assert 30_000 <= int(found[1]) < 40_000  # and what the rank did in real time while it made the call
+    assert f"rank {ended} is through" not in result.out
+    assert f"rank {ended} was ended by torch's NCCL watchdog: it waits in all_reduce" in result.all_output
 
 
 @pytest.mark.slow

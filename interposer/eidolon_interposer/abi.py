@@ -43,7 +43,7 @@ MESSAGE_HEAD = _structure(8, (0, "bytes", "<u4"), (4, "type", "<u2"), (6, "reser
 REPLY_SLOT = _structure(64, (0, "reply_seq", "<u4"), (4, "status", "<i4"), (8, "clock_ns", "<i8"), (16, "value", "<i8"))
 
 RING_HEADER = _structure(
-    1792,
+    1856,
     (0, "magic", "S8"),
     (8, "abi_version", "<u4"),
     (12, "record_bytes", "<u4"),
@@ -78,9 +78,11 @@ RING_HEADER = _structure(
     (224, "clock_ns", "<i8"),
     (232, "fatal_status", "<u4"),
     (240, "delivered", "<u8"),
-    (256, "fatal", "S1024"),
+    (248, "overdue_seq", "<u8"),
+    (256, "overdue_ns", "<i8"),
+    (320, "fatal", "S1024"),
     # written by the shim
-    (1280, "used_bytes", f"({MAX_DEVICES},)<i8"),
+    (1344, "used_bytes", f"({MAX_DEVICES},)<i8"),
 )
 
 DEVICE_GAUGES = _structure(

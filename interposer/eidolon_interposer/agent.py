@@ -247,6 +247,8 @@ class Agent:
         """Takes what the core has brought, in the order that the protocol says."""
         if message.HasField("welcome"):
             self._welcome(message.welcome)
+        for overdue in message.overdue:
+            self._tell(overdue.session, Rank.overdue, overdue.seq, overdue.waited_ns)
         for payload in message.payloads:
             self._tell(payload.session, Rank.deliver, payload.seq, payload.data, payload.number)
         for batch in message.replies:

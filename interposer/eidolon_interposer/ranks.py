@@ -81,6 +81,12 @@ class Rank:
             if self.open:
                 self.ring.publish_clock(clock_ns)
 
+    def overdue(self, seq: int, waited_ns: int) -> None:
+        """As :meth:`RingReader.overdue`, if the ring is open."""
+        with self.lock:
+            if self.open:
+                self.ring.overdue(seq, waited_ns)
+
     def taken(self, messages: int) -> None:
         """As :meth:`RingReader.taken`, if the ring is open."""
         with self.lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Final, Literal
 
-ABI_VERSION: Final = 2  #: version of the shared memory between shim and agent; docs/adding.md says when it goes up
+ABI_VERSION: Final = 3  #: version of the shared memory between shim and agent; docs/adding.md says when it goes up
 PROTOCOL: Final = 2  #: version of the gRPC protocol between agent and simulation core
 REPLY_SLOTS: Final = 256  #: threads of a rank that can wait for an answer
 MAX_DEVICES: Final = 64  #: devices of an emulated server

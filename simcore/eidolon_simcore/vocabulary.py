@@ -120,6 +120,7 @@ SignatureKind = Literal[
     "mark",
     "memory",
     "unmodelled",
+    "timeout",
     "read",
 ]
 
@@ -256,6 +257,7 @@ Attribute = Literal[
     "redop",
     "scale",
     "value",
+    "ms",
     "default",
 ]
 

@@ -14,7 +14,7 @@ import pytest
 from playing import LIMIT_S, Core, Server, until, until_ended
 
 from eidolon_interposer.abi import DEVICE_GAUGES, EVENT_RECORD, FIXED_BYTES
-from eidolon_interposer.vocabulary import PROTOCOL, Kind, RecordFlag, ReplyStatus
+from eidolon_interposer.vocabulary import ABI_VERSION, PROTOCOL, Kind, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
 
@@ -369,7 +369,7 @@ def test_an_unreadable_ring_ends_its_process(server: Server, core: Core) -> None
         file.write((9).to_bytes(4, "little"))
     (server.directory / "ranks" / "junk.ring").write_bytes(b"junk")
     server.agent.send_signal(signal.SIGCONT)
-    with pytest.raises(EndedError, match="the shim's ABI version is 9, the agent's is 2"):
+    with pytest.raises(EndedError, match=f"the shim's ABI version is 9, the agent's is {ABI_VERSION}"):
         writer.ask(Kind.CLOCK)
     writer.close(orderly=False)
     server.write_exit()

@@ -477,6 +477,50 @@ def test_bad_reports_are_refused_everywhere(python: Python, inside: bool) -> Non
 # ---- torch -----------------------------------------------------------------------------------------------------------
 
 
+def test_process_groups_of_nccl_get_the_timeouts_that_the_program_gave(torch_python: Python) -> None:
+    torch_python("""
+        from datetime import timedelta
+        import torch.distributed as dist
+        from torch.distributed import distributed_c10d as c10d
+
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = c10d.default_pg_nccl_timeout  # as torch hands on what it was given, or its default
+        assert options._timeout == timedelta(minutes=10)
+        assert c10d.default_pg_nccl_timeout == timedelta(minutes=600)
+        assert log() == ["timeout nccl 600000"]
+        options._timeout = timedelta(seconds=2.5)
+        assert options._timeout == timedelta(seconds=2.5)
+        assert log() == ["timeout nccl 600000", "timeout nccl 2500"]
+    """)
+
+
+def test_a_timeout_that_went_through_cpp_is_known_again(torch_python: Python) -> None:
+    torch_python("""
+        from datetime import timedelta
+        import torch.distributed as dist
+        from torch.distributed import distributed_c10d as c10d
+
+        through = c10d._DistributedBackendOptions()
+        through.timeout = c10d.default_pg_nccl_timeout  # torch 2.14 hands it on in there
+        assert type(through.timeout) is timedelta
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = through.timeout
+        assert options._timeout == timedelta(minutes=10)
+    """)
+
+
+def test_they_are_lengthened_where_they_would_hold_in_real_time(torch_python: Python) -> None:
+    torch_python.environment["FAKE_REAL_TIME"] = "1"  # a torch whose watchdog looks elsewhere
+    torch_python("""
+        from datetime import timedelta
+        from torch.distributed import distributed_c10d as c10d
+
+        options = c10d.ProcessGroupNCCL.Options()
+        options._timeout = c10d.default_pg_nccl_timeout
+        assert options._timeout == timedelta(minutes=600)
+    """)
+
+
 def test_timeouts_of_torch_and_torchrun_are_lengthened_once(torch_python: Python) -> None:
     torch_python.environment["EIDOLON_TIMEOUT_FACTOR"] = "10"
     torch_python("""

@@ -100,6 +100,16 @@ def column(batch: Taken, name: str) -> list[int]:
     return values
 
 
+def test_a_rank_is_told_of_a_call_that_may_have_lasted_too_long(pair: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = pair
+    header = np.memmap(writer.path, RING_HEADER, "r", shape=1)[0]
+    assert int(header["overdue_seq"]) == 0
+    reader.overdue(4, 30_000_000_000)
+    assert (int(header["overdue_seq"]), int(header["overdue_ns"])) == (5, 30_000_000_000)
+    reader.overdue(4, 0)
+    assert int(header["overdue_seq"]) == 0
+
+
 # ---- the layout ------------------------------------------------------------------------------------------------------
 
 
@@ -484,7 +494,7 @@ def poke(path: Path, field: str, value: int) -> None:
     ("field", "value", "message"),
     [
         ("magic", 0, "magic"),
-        ("abi_version", 1, "the shim's ABI version is 1, the agent's is 2"),
+        ("abi_version", 1, f"the shim's ABI version is 1, the agent's is {vocabulary.ABI_VERSION}"),
         ("record_bytes", 33, "records of 33 bytes"),
         ("record_capacity", 63, "records: a capacity of 63"),
         ("record_capacity", 1 << 40, "records: a capacity"),

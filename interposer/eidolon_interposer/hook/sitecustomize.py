@@ -25,10 +25,7 @@ virtual clock by all it asked to sleep.
 
 Timeouts
 --------
-A simulated run may be slower than the real one, so real waits get more time: the timeouts of torch's process groups and
-TCP stores, given or default, and the join, close, heartbeat and exit limits of torchrun, are ``EIDOLON_TIMEOUT_FACTOR``
-times as long (60: a second becomes a minute). NCCL's watchdogs of torch get a week unless their variables are set. The
-timeout of a single store operation is left alone: programs poll with it.
+Those of torch are adapted as its modules are imported (``eidolon_timeouts.py``).
 
 Steps
 -----
@@ -46,7 +43,6 @@ import time
 TYPE_CHECKING = False  # as in typing, which would take longer to import than all that is done here
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
     from typing import Any
 
 REAL_CLOCK = (
@@ -83,8 +79,6 @@ REAL_CLOCK = (
     "zmq",
 )
 VIRTUAL_STDLIB = ("logging", "timeit")
-WATCHDOG_DEFAULTS = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "604800", "TORCH_NCCL_NONBLOCKING_TIMEOUT": "604800"}
-LONGEST_TIMEOUT_S = 10 * 365 * 86_400.0  # what C++ still adds to a clock in nanoseconds
 POLL_S = 0.01  # how often a sleeping background thread looks at the clock: as often as it is published
 
 _STDLIB = frozenset(sys.stdlib_module_names).difference(VIRTUAL_STDLIB)
@@ -330,118 +324,6 @@ class Steps:
         module.range_start, module.range_end = range_start, range_end
 
 
-# ---- timeouts --------------------------------------------------------------------------------------------------------
-
-
-class Timeouts:
-    """Lengthens the timeouts of ``torch.distributed`` by a factor, as its modules are imported."""
-
-    GROUP_FUNCTIONS = (
-        "init_process_group",
-        "new_group",
-        "new_subgroups",
-        "new_subgroups_by_enumeration",
-        "split_group",
-        "monitored_barrier",
-        "_new_group_with_tag",
-        "_set_pg_timeout",
-    )
-    STORE_DEFAULT_S = 300  # of TCPStore's constructor
-    STORE_POSITION = 4
-
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
-        self._lengthened: type[timedelta] | None = None
-
-    def lengthen(self, timeout: Any) -> Any:
-        """The timeout to use, of a type of its own: functions that hand it on to each other lengthen it once.
-
-        What is no ``timedelta`` goes through, for torch to judge.
-        """
-        from datetime import timedelta
-
-        if self._lengthened is None:
-            reduce = {"__reduce__": lambda self_: (timedelta, (self_.days, self_.seconds, self_.microseconds))}
-            self._lengthened = type("Lengthened", (timedelta,), reduce)
-        if not isinstance(timeout, timedelta) or isinstance(timeout, self._lengthened):
-            return timeout
-        seconds = timeout.total_seconds()
-        if seconds >= LONGEST_TIMEOUT_S:
-            return timeout
-        return self._lengthened(seconds=min(seconds * self._factor, LONGEST_TIMEOUT_S))
-
-    def constants(self, module: Any) -> None:
-        """``torch.distributed.constants``: the defaults, before anything copies them; and the TCP store."""
-        from datetime import timedelta
-
-        module.default_pg_timeout = self.lengthen(module.default_pg_timeout)
-        module.default_pg_nccl_timeout = self.lengthen(module.default_pg_nccl_timeout)
-        store = sys.modules["torch._C._distributed_c10d"].TCPStore
-        construct = store.__init__
-        at, default = self.STORE_POSITION, timedelta(seconds=self.STORE_DEFAULT_S)
-
-        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            if len(args) > at:
-                args = (*args[:at], self.lengthen(args[at]), *args[at + 1 :])
-            else:
-                kwargs["timeout"] = self.lengthen(kwargs.get("timeout", default))
-            construct(self_, *args, **kwargs)
-
-        store.__init__ = __init__
-
-    def groups(self, module: Any) -> None:
-        """``torch.distributed.distributed_c10d``: what makes process groups or sets their timeout."""
-        import functools
-        import inspect
-
-        def lengthening(function: Callable[..., Any]) -> Callable[..., Any]:
-            at = list(inspect.signature(function).parameters).index("timeout")
-
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if len(args) > at:
-                    args = (*args[:at], self.lengthen(args[at]), *args[at + 1 :])
-                elif "timeout" in kwargs:
-                    kwargs["timeout"] = self.lengthen(kwargs["timeout"])
-                return function(*args, **kwargs)
-
-            return call
-
-        for name in self.GROUP_FUNCTIONS:
-            if hasattr(module, name):
-                setattr(module, name, lengthening(getattr(module, name)))
-
-    def rendezvous(self, module: Any) -> None:
-        """``torch.distributed.elastic.rendezvous.dynamic_rendezvous``: how long torchruns wait for each other.
-
-        Not ``last_call``: that is a delay, not a limit.
-        """
-        defaults = module.RendezvousTimeout._DEFAULT_TIMEOUTS
-        for name in ("join", "close", "heartbeat"):
-            defaults[name] = self.lengthen(defaults[name])
-        construct = module.RendezvousSettings.__init__
-        factor = max(1, round(self._factor))
-
-        def __init__(self_: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            construct(self_, *args, **kwargs)
-            object.__setattr__(self_, "keep_alive_max_attempt", self_.keep_alive_max_attempt * factor)
-
-        module.RendezvousSettings.__init__ = __init__
-
-    def agent(self, module: Any) -> None:
-        """``torch.distributed.elastic.agent.server.local_elastic_agent``: its wait for the other servers' end."""
-        import inspect
-
-        construct = module.LocalElasticAgent.__init__
-        defaults = {
-            name: parameter.default
-            for name, parameter in inspect.signature(construct).parameters.items()
-            if parameter.default is not parameter.empty
-        }
-        defaults["exit_barrier_timeout"] *= self._factor
-        construct.__defaults__ = tuple(defaults.values())
-
-
 # ---- the torch plugin ------------------------------------------------------------------------------------------------
 
 
@@ -522,6 +404,8 @@ def install() -> Steps | None:
     library = ctypes.CDLL(None)
     if not hasattr(library, "eidolon_clock_ns"):
         return None
+    from eidolon_timeouts import WATCHDOG_DEFAULTS, Timeouts  # type: ignore[import-not-found]  # beside this file
+
     for name, value in WATCHDOG_DEFAULTS.items():
         os.environ.setdefault(name, value)
     text = os.environ.get("EIDOLON_TIMEOUT_FACTOR", "60")
@@ -534,7 +418,8 @@ def install() -> Steps | None:
         factor = 60.0
     virtualise_time(Clock(library))
     ctypes.PyDLL(None).eidolon_follow_python()
-    steps, timeouts = Steps(library), Timeouts(factor)
+    library.eidolon_timeout.argtypes, library.eidolon_timeout.restype = (ctypes.c_int64,), ctypes.c_int
+    steps, timeouts = Steps(library), Timeouts(factor, library.eidolon_timeout)
     wanted: dict[str, Callable[[Any], None]] = {
         "torch.distributed.constants": timeouts.constants,
         "torch.distributed.distributed_c10d": timeouts.groups,

@@ -90,6 +90,7 @@ NB_MODULE(_ring, m) {
       .def("deliver", [](MappedRing &ring, uint64_t seq, const nb::bytes &data,
                          uint64_t number) { return ring.deliver(seq, view_of(data), number); })
       .def("publish_clock", &Ring::publish_clock)
+      .def("overdue", &Ring::overdue, "seq"_a, "waited_ns"_a)
       .def("unmap", &MappedRing::close);
 
   nb::class_<Guard>(m, "Guard")

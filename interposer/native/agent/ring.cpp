@@ -278,6 +278,12 @@ void Ring::publish_clock(int64_t clock_ns) {
     h.clock_ns.store(clock_ns, std::memory_order_release);
 }
 
+void Ring::overdue(uint64_t seq, int64_t waited_ns) {
+  RingHeader &h = header();
+  h.overdue_ns.store(waited_ns, std::memory_order_release);
+  h.overdue_seq.store(waited_ns > 0 ? seq + 1 : 0, std::memory_order_release);
+}
+
 bool Ring::deliver(uint64_t seq, std::string_view data, uint64_t number) {
   RingHeader &h = header();
   const uint64_t capacity = layout_.inbox_capacity, bytes = sizeof seq + data.size();

@@ -81,6 +81,8 @@ public:
   bool deliver(uint64_t seq, std::string_view data, uint64_t number);
   // Makes the rank's clock readable to its background threads; one that went back is not shown (law 5).
   void publish_clock(int64_t clock_ns);
+  // The collective of record `seq` has been under way for so long; 0: that is over.
+  void overdue(uint64_t seq, int64_t waited_ns);
   // The file is about to be unmapped: every further call is a RingError.
   void release() { memory_ = nullptr; }
 

@@ -96,7 +96,11 @@ struct RingHeader {
   std::atomic<int64_t> clock_ns;      // the rank's virtual clock as last published (every 10 ms or less)
   std::atomic<uint32_t> fatal_status; // ReplyStatus; non-zero ends the process at its next call
   std::atomic<uint64_t> delivered;    // number of the last payload from the core that is in the inbox
-  alignas(64) char fatal[1024];       // NUL-terminated reason
+  // A collective of this rank that the timeout of its group may end (timeout.cpp): sequence number + 1 of its record, 0
+  // for none, written after the time for which it has been under way.
+  std::atomic<uint64_t> overdue_seq;
+  std::atomic<int64_t> overdue_ns;
+  alignas(64) char fatal[1024]; // NUL-terminated reason
   // Device memory of this rank, per device: what the agent takes back from ServerPage::used_bytes if the process dies.
   alignas(64) std::atomic<int64_t> used_bytes[kMaxDevices];
 };

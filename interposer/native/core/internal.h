@@ -134,6 +134,13 @@ void watcher_let_go(Watcher *watcher); // nobody waits for it any longer
 uint32_t watchers_bell();
 bool watchers_wait(uint32_t heard, int64_t limit_us);
 
+// ---- timeouts -----------------------------------------------------------------------------------------------------
+
+int64_t last_steady_read_ns(); // what the calling thread's last read of the steady clock gave
+// A background thread asks about an event, with the mutex of its stream's log held. True if the event is the end of a
+// collective whose timeout may be over: it has not ended then, whatever is known.
+bool timeout_may_be_over(const Stream *stream, uint64_t key);
+
 // ---- streams ------------------------------------------------------------------------------------------------------
 
 struct Node;
@@ -145,6 +152,13 @@ struct Recording {
   uint64_t launches;        // of the device so far
   Stream *waited = nullptr; // for whose recording `waited_key` the stream waited; nullptr: a recording of its own
   uint64_t waited_key = 0;
+};
+
+// The end of what a program's call of NCCL put on a stream (timeout.cpp).
+struct CollectiveEnd {
+  uint64_t key;              // of the recording behind it
+  uint64_t first_seq, after; // records of its collectives: [first_seq, after)
+  int64_t enqueued_ns;       // the steady clock as the thread that enqueued it last read it
 };
 
 struct Stream {
@@ -164,7 +178,9 @@ struct Stream {
   uint64_t ended_key = 0;              // recordings up to this key have ended
   int64_t probe_after_ns = 0;          // background threads do not ask about it before this (CLOCK_MONOTONIC)
   bool has_recordings = false;
-  bool after_collective = false;    // its next recording is the end of a collective
+  uint64_t collective_seq = 0;         // the first collective since the last such end has this number or a later one
+  std::deque<CollectiveEnd> ends = {}; // of collectives, oldest first; those that ended long ago are left out
+  bool after_collective = false;       // its next recording is the end of a collective
   bool watched = true;              // false once it is known that no background thread looks at its collectives' ends
   Watcher *watcher = nullptr;       // the thread that looks, once it has looked
   std::deque<uint64_t> unseen = {}; // ends of collectives that this thread has not seen, oldest first

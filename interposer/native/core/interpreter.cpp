@@ -175,10 +175,16 @@ Object *code_of(Frame *frame) {        // borrowed: the frame holds it
   return code;
 }
 
+// What is remembered of a function. What it and those that it calls do costs nothing, unless it counts.
+enum : uint8_t { kCounts, kImports, kHooks };
+
 // Whether a function is how Python imports a module.
 bool imports(Object *code) {
   return has_text(code, "co_name", "_find_and_load") && has_text(code, "co_filename", "<frozen importlib._bootstrap>");
 }
+
+// Whether the hook put a function between the program and torch, so that the program would not have called it.
+bool is_hooks(Object *code) { return has_text(code, "co_name", "eidolon_uncounted"); }
 
 Object *enter(ThreadState *state, Frame *frame, int exception) {
   if (runs_gone || importing)
@@ -187,8 +193,10 @@ Object *enter(ThreadState *state, Frame *frame, int exception) {
   const Costs &cost = function_costs();
   const Runs::Run run = fetch(runs.functions, code, cost);
   if (run.ago == kNever)
-    *run.note = imports(code);
-  importing = *run.note != 0;
+    *run.note = imports(code) ? kImports : is_hooks(code) ? kHooks : kCounts;
+  if (*run.note == kHooks)
+    runs.now -= run.ago > cost.warm;
+  importing = *run.note != kCounts;
   if (!importing)
     spent_ns += cost.of(run.ago);
   Object *result = python.evaluate(state, frame, exception);

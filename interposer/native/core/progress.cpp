@@ -39,6 +39,7 @@ constexpr int64_t kStuckNs = 5'000'000'000; // the same, idle: they do
 constexpr uint64_t kQueue = 2048, kReview = 4096; // launches: ended for sure; looked at so often
 constexpr int64_t kShownNs = 3'000'000'000;       // a watcher that has not looked by then is gone
 constexpr int64_t kUnknownShownNs = 500'000'000;  // the same if nobody was ever seen to look
+constexpr size_t kEndsKept = 64;                  // of collectives that have ended, for threads that look late
 constexpr int64_t kSilentUs = 500;                // for so long a watcher is waited for before it is woken once more
 
 struct Progress {
@@ -141,8 +142,13 @@ void progress_recorded(Stream *stream, uint64_t key) {
   Progress *p = progress();
   std::lock_guard hold(p->mutex);
   append(stream, {.key = key, .launches = p->launches[stream->device].load(std::memory_order_relaxed)});
-  if (std::exchange(stream->after_collective, false) && stream->watched)
+  if (!std::exchange(stream->after_collective, false))
+    return;
+  if (stream->watched)
     stream->unseen.push_back(key);
+  stream->ends.push_back({key, stream->collective_seq, stream->last_seq, last_steady_read_ns()});
+  while (stream->ends.size() > kEndsKept && stream->ends.front().key <= stream->ended_key)
+    stream->ends.pop_front();
 }
 
 void progress_waited(Stream *stream, Stream *other, uint64_t key) {
@@ -169,7 +175,8 @@ void progress_collective(Stream *stream) {
   for (size_t i = 0; i < streams.size(); ++i)
     if (Stream *other = streams[i]; hides(other) || (other->watcher != nullptr && watcher_acts(other->watcher, false)))
       await_watcher(other, hold);
-  stream->after_collective = true;
+  if (!std::exchange(stream->after_collective, true))
+    stream->collective_seq = ring_next_seq();
 }
 
 uint64_t progress_newest(Stream *stream) {
@@ -224,6 +231,8 @@ bool progress_probe(Stream *stream, uint64_t key, uint16_t call) {
     if (ended > 0)
       note(stream, open[ended - 1]);
   }
+  if (timeout_may_be_over(stream, key))
+    return false;
   if (key > stream->ended_key && stuck(begin))
     note(stream, key);
   const bool seen = key <= stream->ended_key;

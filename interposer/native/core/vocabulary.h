@@ -9,7 +9,7 @@
 // clang-format off
 namespace eidolon {
 
-inline constexpr uint32_t kAbiVersion = 2; // version of the shared memory between shim and agent; docs/adding.md says when it goes up
+inline constexpr uint32_t kAbiVersion = 3; // version of the shared memory between shim and agent; docs/adding.md says when it goes up
 inline constexpr uint32_t kProtocol = 2; // version of the gRPC protocol between agent and simulation core
 inline constexpr uint32_t kReplySlots = 256; // threads of a rank that can wait for an answer
 inline constexpr uint32_t kCallIds = 1024; // signatures of kind call have ids below this, all others have ids from it on
@@ -389,6 +389,17 @@ struct Unmodelled {
   using Name = const char *;
   static constexpr const char *kKind = "unmodelled";
   std::array<Attribute, 0> attributes() const { return {}; }
+};
+
+inline constexpr const char *kTimeoutNames[] = {"nccl", "kept", "over"};
+using TimeoutName = Word<kTimeoutNames>;
+
+// A timeout of the program's process groups, by its definition alone; or (with a record of kind host) what torch says of a collective that has lasted so long.
+struct Timeout {
+  using Name = TimeoutName;
+  static constexpr const char *kKind = "timeout";
+  int64_t ms; // the timeout of a group; 0 where torch says that a collective is kept, or that its timeout is over; ms
+  std::array<Attribute, 1> attributes() const { return {{{"ms", ms}}}; }
 };
 
 // A read of values that were never computed.

@@ -116,6 +116,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A rank's call of a collective that has not ended yet, as far as is known."""
+
+    seq: int
+    issue_ns: int  #: host time of the call
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
 class Blocked:
     """A rank that cannot go on, and why; see :meth:`Engine.blocked`."""
 
@@ -247,6 +256,9 @@ class NetworkEngine(Engine, Protocol):
 
     def jumps(self) -> list[Jump]:
         """Resumptions since the last call."""
+
+    def open_calls(self, rank: int) -> list[OpenCall]:
+        """Calls of the rank that are issued and whose collectives have no end yet, in order."""
 
     def deadlocked(self) -> bool:
         """True if every rank that has not ended waits, and nothing is under way; :meth:`blocked` says for whom."""

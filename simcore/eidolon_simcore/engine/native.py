@@ -18,6 +18,7 @@ from eidolon_simcore.engine.interface import (
     Flow,
     Jump,
     Mark,
+    OpenCall,
     Rates,
 )
 
@@ -126,6 +127,9 @@ class NativeEngine:
 
     def blocked(self) -> list[Blocked]:
         return [Blocked(*blocked) for blocked in self._engine.blocked()]
+
+    def open_calls(self, rank: int) -> list[OpenCall]:
+        return [OpenCall(*call) for call in self._engine.open_calls(rank)]
 
     def deadlocked(self) -> bool:
         return bool(self._engine.deadlocked())

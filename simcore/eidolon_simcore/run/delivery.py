@@ -64,6 +64,10 @@ class Delivery:
         """An answer is held until bytes have come that it may depend on."""
         return bool(self._held)
 
+    def foreground(self, seq: int) -> bool:
+        """A foreground thread waits for the answer to this record."""
+        return seq in self._foreground
+
     def answer(self, answer: Answer) -> None:
         """Sends an answer, unless bytes that it may depend on have not come yet."""
         thread, kind = self._waiting.pop(answer.seq, (-1, 0))

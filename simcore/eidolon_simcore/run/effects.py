@@ -51,6 +51,7 @@ class Effects:
         self._pricing = pricing
         self._intake = intake
         self._forms: dict[tuple[int, int], Form] = {}  # of collective calls, by signature and device
+        self.verdicts: list[tuple[int, bool]] = []  #: see :meth:`.session.Session.take_verdicts`
         self._made = 0  # communicators of this rank so far
         self._handlers: dict[int, Callable[[Noted], None]] = {
             Kind.COLLECTIVE: self._collective,
@@ -117,8 +118,10 @@ class Effects:
     # ---- steps ----------------------------------------------------------------------------------------------------
 
     def _reported(self, record: Noted) -> None:
-        """A number that user code reports, such as tokens."""
+        """A number that user code reports, such as tokens; or what torch says of a timeout."""
         signature = self._definitions.get(record.sig)
+        if signature.kind == "timeout":
+            self.verdicts.append((record.value, signature.name == "over"))
         if signature.kind == "mark":
             self._books.steps.report(self._rank, signature.name, signature.get("value", record.value))
 

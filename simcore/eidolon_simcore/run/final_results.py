@@ -6,7 +6,10 @@ part; it is told after all spans in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
 
 from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.engine.interface import Engine
@@ -18,13 +21,25 @@ from eidolon_simcore.ledger.steps import Step
 
 
 class FinalResults:
-    """Takes what is final from the engine, each thing once."""
+    """Takes what is final from the engine, each thing once.
 
-    def __init__(self, plan: Plan, engine: Engine, books: Books, report: Report) -> None:
+    Args:
+        taken: is told of the final spans of a rank.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        books: Books,
+        report: Report,
+        taken: Callable[[int, NDArray[np.void]], None] = lambda _rank, _spans: None,
+    ) -> None:
         self._plan = plan
         self._engine = engine
         self._books = books
         self._report = report
+        self._taken = taken
         self.virtual_ns = 0  #: the latest end of any span so far
         self.progress = Progress()
 
@@ -35,6 +50,7 @@ class FinalResults:
             if len(spans):
                 self.virtual_ns = max(self.virtual_ns, int(spans["end_ns"].max()))
                 self._books.sinks.spans(rank, spans)
+                self._taken(rank, spans)
 
     def take_steps(self, ranks: Iterable[int]) -> Iterator[Step]:
         """Steps that have become final, once they are booked; ``ranks`` are all that there are. Steps beyond those that

@@ -30,6 +30,8 @@ from eidolon_simcore.run.validation import Definitions, InvalidBatchError, known
 from eidolon_simcore.run.world import World
 from eidolon_simcore.signature import Signature
 
+LONGEST_TIMEOUT_MS = 10 * 365 * 86_400_000  #: longer ones are never over
+
 
 class Session:
     """The state of one connected rank."""
@@ -40,6 +42,9 @@ class Session:
         self.number = number  #: within the server
         self.left = False
         self.idle = False  #: all its foreground threads sleep outside our calls
+        self.timeouts_ns: set[int] = set()  #: of the program's process groups
+        self.shortest_timeout_ns: int | None = None  #: the least of them
+        self.looked_ns = 0  #: how far its clock was when its spans were last looked at for one that is over
         self.devices: set[int] = set()  #: that it has used
         self.next_seq = 0
         self.taken = self.acknowledged = 0  #: messages about this session on the present stream (proto: Taken)
@@ -64,12 +69,26 @@ class Session:
         """A signature, before any record that names it."""
         if not self._definitions.add(number, signature):
             return
+        if signature.kind == "timeout":
+            self._name_timeout(signature.get("ms", 0))
         if signature.kind == "call":
             label = self._labels.number(signature.name)
             self._intake.define_call(number, self._host_cost.table.call_ns(signature.name), label)
         else:
             label = self._pricing.define(number, signature)
             self._intake.define(number, label, is_compiled(signature), signature.name == STEP)
+
+    def _name_timeout(self, ms: int) -> None:
+        """One more timeout of the program's process groups."""
+        if 0 < ms < LONGEST_TIMEOUT_MS:
+            self.timeouts_ns.add(ms * 1_000_000)
+            self.shortest_timeout_ns = min(self.timeouts_ns)
+
+    def take_verdicts(self) -> list[tuple[int, bool]]:
+        """What torch says of calls that may have lasted too long, each once: the number of the record, and whether it
+        ends the process."""
+        verdicts, self._effects.verdicts = self._effects.verdicts, []
+        return verdicts
 
     # ---- records --------------------------------------------------------------------------------------------------
 

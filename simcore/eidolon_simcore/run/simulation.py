@@ -13,6 +13,7 @@ and every 10 ms comes a :meth:`~Simulation.tick`. What goes back is handed to ea
 :mod:`.collectives`       calls of several ranks become one collective
 :mod:`.outbox`            what goes back to the servers
 :mod:`.final_results`     final spans and steps
+:mod:`.deadlines`         timeouts of process groups, in virtual time
 :mod:`.watchdogs`         what ends a run that cannot go on
 :mod:`.ending`            why the run ended, and the orderly end of its servers
 :mod:`.views`             status, snapshot, summary
@@ -46,6 +47,7 @@ from eidolon_simcore.ledger.snapshot import Snapshot
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.collectives import Collectives
 from eidolon_simcore.run.communicators import CollectiveError
+from eidolon_simcore.run.deadlines import Deadlines
 from eidolon_simcore.run.ending import Ending
 from eidolon_simcore.run.exchanges import Exchanges
 from eidolon_simcore.run.final_results import FinalResults
@@ -101,9 +103,11 @@ class Simulation:
         alone = plan.servers * plan.ranks_per_server == 1
         rates = 0 if alone else engine.rates(beside_collectives())
         self._ranks = Membership(plan, engine, self._books, rates, self._open_session, now)
-        self._results = FinalResults(plan, engine, self._books, report)
+        self._deadlines = Deadlines(engine, self._ranks, collectives, self._books.labels, self._outbox)
+        self._results = FinalResults(plan, engine, self._books, report, self._deadlines.ended)
         self._real_time = RealTime(engine, self._ranks.sessions, now)
-        self._watchdogs = watchdogs(plan, self._servers, self._ranks, engine, collectives, now)
+        self._watchdogs = watchdogs(plan, self._servers, self._ranks, engine, collectives, self._deadlines, now)
+        self._withheld: list[Answer] = []  # while time stands still at a deadline
         self.views = Views(
             plan=plan,
             engine=engine,
@@ -192,6 +196,8 @@ class Simulation:
         session.delivery.delivered(batch.delivered)
         if session.ingest(batch.first_seq, batch.count, batch.records, payloads):
             self._ranks.acted_at = now
+        for seq, over in session.take_verdicts():
+            self._deadlines.decided(session.rank, seq, over=over)
 
     def _goodbye(self, server: Server, goodbye: pb.Goodbye, now: float) -> None:
         server.exit_code = goodbye.exit_code
@@ -202,6 +208,8 @@ class Simulation:
         if goodbye.exit_code:
             reason = goodbye.reason or "the workload failed"
             how = f"{casualty} ({reason})" if casualty else reason
+            if overdue := self._deadlines.reason(server.index):
+                how = f"{overdue} ({how})"
             text = f"server {server.index}: exit code {goodbye.exit_code}: {how}"
             # Who was killed says no more. After an error of a program's own, others may still say what they saw of it.
             killed = bool(casualty) or goodbye.exit_code > KILLED
@@ -216,16 +224,35 @@ class Simulation:
 
     def advance(self, now: float) -> None:
         """After a round of messages: everything that has become known goes out."""
-        for answer in self._answers(now):
+        answers = self._answers(now)
+        self._look_for_late_ends(answers)
+        if self._withheld and self._deadlines.overdue is None:
+            answers, self._withheld = self._withheld + answers, []
+        for answer in answers:
             self._touched.add(answer.rank)
             session = self._ranks.sessions.get(answer.rank)
-            if session is not None:
+            if session is None:
+                continue
+            if self._deadlines.withholds(answer) and session.delivery.foreground(answer.seq):
+                self._withheld.append(answer)
+            else:
                 session.answer(answer)
         self._publish(now)
         self._outbox.flush()
         for step in self._results.take_steps(self._ranks.sessions):
             if self.plan.steps is not None and step.index >= self.plan.steps:
                 self._ending.succeed(f"{step.index} steps are done", now, cause=Cause.STEPS_DONE)
+
+    def _look_for_late_ends(self, answers: list[Answer]) -> None:
+        """Before answers take a rank's clock far ahead: did a call end too late for its process group?"""
+        sessions = self._ranks.sessions
+        for answer in answers:
+            session = sessions.get(answer.rank)
+            if session is None or session.shortest_timeout_ns is None:
+                continue
+            if answer.clock_ns - session.looked_ns >= session.shortest_timeout_ns // 4:
+                session.looked_ns = answer.clock_ns
+                self._results.take_spans(sessions)
 
     def _answers(self, now: float) -> list[Answer]:
         try:
@@ -259,6 +286,9 @@ class Simulation:
         self._outbox.flush()
         self._real_time.look(now)
         self._ending.stop_others(now)
+        self._deadlines.look(now)
+        if self._withheld and self._deadlines.overdue is None:
+            self._ranks.acted_at = now  # what was withheld goes out with the next round
         if self.state is None:
             failure = next(filter(None, (watchdog(now) for watchdog in self._watchdogs)), None)
             if failure is not None:

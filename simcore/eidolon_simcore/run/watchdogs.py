@@ -13,6 +13,7 @@ from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.engine.interface import Engine
 from eidolon_simcore.run.cause import Cause
 from eidolon_simcore.run.collectives import Collectives
+from eidolon_simcore.run.deadlines import Deadlines
 from eidolon_simcore.run.membership import Membership
 from eidolon_simcore.run.server import Servers
 from eidolon_simcore.run.who_waits import Standing, WhoWaits, listed
@@ -38,6 +39,7 @@ def watchdogs(
     ranks: Membership,
     engine: Engine,
     collectives: Collectives,
+    deadlines: Deadlines,
     began_at: float,
 ) -> tuple[Watchdog, ...]:
     """All of a run, in the order in which they are asked; the first failure counts."""
@@ -48,7 +50,13 @@ def watchdogs(
         RunEndsInTime(plan.time_limit_s, servers, who_waits),
         StreamsComeBack(plan.reconnect_timeout_s, servers),
         SomebodyGoesOn(
-            plan.stuck_timeout_s, plan.left_timeout_s, plan.idle_timeout_s, plan.busy_timeout_s, ranks, who_waits
+            plan.stuck_timeout_s,
+            plan.left_timeout_s,
+            plan.idle_timeout_s,
+            plan.busy_timeout_s,
+            ranks,
+            who_waits,
+            deadlines,
         ),
         NobodySkips(round(plan.missing_virtual_s * 1e9), collectives, engine.clock, began_at),
     )
@@ -131,6 +139,9 @@ class SomebodyGoesOn:
     * ``idle_s`` where the others sleep, and may wake and make the call that is waited for. Ranks that all sleep wait
       for each other too if one of them has made a call that others have not;
     * ``busy_s`` where one computes, and may make that call when it is done.
+
+    Where no process died and nobody computes, time then goes on to the earliest deadline of a process group. Only where
+    there is none, or nobody acts on it, the run has failed.
     """
 
     limit_s: float
@@ -139,8 +150,12 @@ class SomebodyGoesOn:
     busy_s: float
     ranks: Membership
     who_waits: WhoWaits
+    deadlines: Deadlines
 
     def __call__(self, now: float) -> Failure | None:
+        overdue = self.deadlines.overdue
+        if overdue is not None and overdue.rank in self.ranks.live():
+            return None  # it has its time to decide
         quiet_s = now - self.ranks.acted_at
         if quiet_s < min(self.limit_s, self.left_s, DIED_S):
             return None
@@ -152,10 +167,16 @@ class SomebodyGoesOn:
             return None
         if quiet_s < self._limit_s(standing, live):
             return None
+        if not standing.busy and not any(map(self.ranks.death, self._gone(standing, live))) and self.deadlines.next():
+            return None
         return Failure(Cause.DEADLOCK, f"no rank can go on: {self.who_waits.text(standing)}")
 
+    @staticmethod
+    def _gone(standing: Standing, live: set[int]) -> set[int]:
+        return {rank for blocked in standing.blocked for rank in blocked.missing} - live
+
     def _limit_s(self, standing: Standing, live: set[int]) -> float:
-        gone = {rank for blocked in standing.blocked for rank in blocked.missing} - live
+        gone = self._gone(standing, live)
         if gone:
             return DIED_S if any(map(self.ranks.death, gone)) else self.left_s
         if standing.busy:

@@ -138,6 +138,11 @@ void bind_engine_output(nb::class_<Engine> &engine) {
                return nb::make_tuple(b.rank, b.seq, b.collective, nb::tuple(nb::cast(b.missing)));
              });
            })
+      .def("open_calls",
+           [](Engine &self, std::uint32_t rank) {
+             return rows_of(self.open_calls(rank),
+                            [](const OpenCall &c) { return nb::make_tuple(c.seq, c.issue, c.lane); });
+           })
       .def("deadlocked", &Engine::deadlocked)
       .def("counters", &Engine::counters)
       .def("snapshot",

@@ -86,6 +86,7 @@ public:
   std::vector<Mark> marks();
   std::vector<Jump> jumps();
   std::vector<Blocked> blocked();
+  std::vector<OpenCall> open_calls(std::uint32_t rank);
   // Whether every rank that has not ended waits for a collective that nobody can complete.
   bool deadlocked();
   std::unordered_map<std::string, std::uint64_t> counters();

@@ -497,4 +497,18 @@ std::vector<std::uint64_t> Rank::waits_for() const {
   return collectives;
 }
 
+std::vector<OpenCall> Rank::open_calls() const {
+  std::vector<OpenCall> calls;
+  for (std::uint64_t i = groups_.first(); i < groups_.end(); ++i) {
+    const Group &group = groups_[i];
+    if (group.end != kNever) {
+      continue;
+    }
+    for (const Member &member : group.members) {
+      calls.push_back({member.seq, member.issue, lanes_[member.lane].number});
+    }
+  }
+  return calls;
+}
+
 } // namespace eidolon

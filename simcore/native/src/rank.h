@@ -114,6 +114,8 @@ public:
   [[nodiscard]] std::int64_t left_of(std::uint32_t device) const;
   // Collectives that the host waits for and that this rank has reached.
   [[nodiscard]] std::vector<std::uint64_t> waits_for() const;
+  // Calls of collectives that were issued and whose collective has no end yet, in order.
+  [[nodiscard]] std::vector<OpenCall> open_calls() const;
   [[nodiscard]] Time end_of(const Ref &ref) const {
     return ref.lane == Ref::kNone ? 0 : lanes_[ref.lane].end_of(ref.node);
   }

@@ -74,6 +74,13 @@ struct Jump {
   Time time = 0;
 };
 
+// A member's call whose collective has not ended yet.
+struct OpenCall {
+  std::uint64_t seq = 0;
+  Time issue = 0;
+  std::uint32_t lane = 0;
+};
+
 struct Blocked {
   std::uint32_t rank = 0;
   std::uint64_t seq = 0;

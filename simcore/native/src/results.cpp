@@ -78,6 +78,11 @@ std::vector<Blocked> Engine::blocked() {
   return result;
 }
 
+std::vector<OpenCall> Engine::open_calls(std::uint32_t number) {
+  advance();
+  return ranks_[index_of(number)].open_calls();
+}
+
 bool Engine::deadlocked() {
   advance();
   bool any = false;
