@@ -169,6 +169,8 @@ void conclude(Thread &thread, Frame &frame, const at::RecordFunction &function) 
   if (pending && small(results)) {
     const Computing computing;
     if (pending->coming) {
+      if (n != 0) // what goes on from the result may have to do with its level
+        end_level(frame.leveled, results[0]);
       end_deferred(*pending, results, stated_results(frame.otherwise, results), forget);
       ++thread.became_known;
       return;
