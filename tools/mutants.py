@@ -50,6 +50,8 @@ BESIDE: Final = (
 )
 WHOLE_RUNS: Final = "tests/simcore/run"
 CENTRAL: Final = ("run/membership.py", "run/collectives.py", "run/watchdogs.py", "ledger/accounts.py")
+#: `mutmut show` of many mutants in one process: each would take seconds for its start alone.
+SHOW: Final = "import sys, mutmut.__main__ as m; [m.show.callback(name) for name in sys.argv[1:]]"
 TO_STOP_S: Final = 30  #: how long mutmut may take to stop
 
 
@@ -125,13 +127,14 @@ def statuses(results: str) -> dict[str, str]:
 def report() -> str:
     """The survivors as diffs, and how many mutants there are of each status."""
 
-    def answer(*arguments: str) -> str:
-        return subprocess.run(mutmut(*arguments), cwd=STAGE, check=True, capture_output=True, text=True).stdout
+    def answer(*command: str) -> str:
+        return subprocess.run(command, cwd=STAGE, check=True, capture_output=True, text=True).stdout
 
-    found = statuses(answer("results", "--all", "true"))
-    survivors = [answer("show", name) for name, status in found.items() if status in ("survived", "no tests")]
+    found = statuses(answer(*mutmut("results", "--all", "true")))
+    survivors = [name for name, status in found.items() if status in ("survived", "no tests")]
+    diffs = answer(sys.executable, "-c", SHOW, *survivors)
     counts = ", ".join(f"{count} {status}" for status, count in Counter(found.values()).most_common())
-    return "\n".join([*survivors, f"{len(found)} mutants: {counts}"])
+    return f"{diffs}{len(found)} mutants: {counts}"
 
 
 def main() -> None:

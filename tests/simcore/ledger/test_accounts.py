@@ -189,6 +189,23 @@ def test_totals_are_by_rank_also_where_not_all_take_part_in_a_step() -> None:
     assert dict(zip(total.ranks, total.ports, strict=True)) == {rank: Port(rank // 2, rank % 2) for rank in range(4)}
 
 
+def test_totals_of_steps_in_which_the_same_take_part() -> None:
+    made = four_ranks()
+    pattern = Pattern(0, (Flow((0, 1), 64),), 1)
+    for index in (2, 3, 4):
+        seqs = (2 * index,) * 2
+        made.collective(CollectiveCall(index, "all_reduce", 100, "c", 0, (0, 1), seqs, pattern))
+        for rank in (0, 1):
+            start = 20 * index - 15
+            made.spans(rank, spans((2 * index, 2, "collective all_reduce", start, start + 5, start)))
+            made.mark(rank, 2 * index + 1, Work(flops=1.0))
+        made.step(step(index, 20 * index, 20, r0=(2 * index + 1, 20 * index), r1=(2 * index + 1, 20 * index)))
+    assert made.total.column("communication").tolist() == [15, 15]
+    assert made.total.working("flops").tolist() == [3.0, 3.0]
+    assert made.total.link_bytes.tolist() == [3 * 64, 3 * 64]
+    assert dict(made.total.kinds) == {"all_reduce": KindTotal(count=3, bytes=300, bus_bytes=300, ns=15)}
+
+
 def test_the_share_of_the_peak_is_that_of_all_devices_together() -> None:
     h100 = gpu("h100-sxm")
     one_ms = h100.peak_flops("bf16") / 1e3
