@@ -10,7 +10,17 @@ import pytest
 from fakes import FOREGROUND, MORE, FakeRank
 from simulated_run import Run, pair
 
+from eidolon_simcore.fabric.network import Port
+from eidolon_simcore.run.collectives import Collectives, _scale
+from eidolon_simcore.run.watchdogs import NobodySkips
+from eidolon_simcore.signature import Signature
 from eidolon_simcore.vocabulary import Kind
+
+
+def collectives_of(run: Run) -> Collectives:
+    """The run's own, which a watchdog has too."""
+    [found] = [one.collectives for one in run.simulation._watchdogs if isinstance(one, NobodySkips)]
+    return found
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -88,6 +98,110 @@ def test_calls_that_contradict_each_other_end_the_run(run: Run, write: Any, word
     run.batch(ranks[1])
     assert run.simulation.state == "Failed"
     assert words in run.simulation.reason
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (
+            {"name": "all_reduce", "count": 4},
+            {"name": "all_reduce", "count": 5},
+            "rank 0 calls all_reduce(count 4, float32, operation 0), "
+            "rank 1 calls all_reduce(count 5, float32, operation 0)",
+        ),
+        (
+            {"name": "all_gather", "count": 4},
+            {"name": "all_gather", "count": 4, "dtype": 6},
+            "rank 0 calls all_gather(count 4, float32), rank 1 calls all_gather(count 4, float16)",
+        ),
+        (
+            {"name": "reduce_scatter", "count": 4},
+            {"name": "reduce_scatter", "count": 4, "redop": 2},
+            "rank 0 calls reduce_scatter(count 4, float32, operation 0), "
+            "rank 1 calls reduce_scatter(count 4, float32, operation 2)",
+        ),
+        (
+            {"name": "broadcast", "count": 4, "root": 0},
+            {"name": "broadcast", "count": 4, "root": 1},
+            "rank 0 calls broadcast(count 4, float32, root 0), rank 1 calls broadcast(count 4, float32, root 1)",
+        ),
+        (
+            {"name": "reduce", "count": 4, "root": 1},
+            {"name": "broadcast", "count": 4, "root": 1},
+            "rank 0 calls reduce(count 4, float32, root 1, operation 0), "
+            "rank 1 calls broadcast(count 4, float32, root 1)",
+        ),
+    ],
+    ids=["count", "dtype", "operation", "root", "name"],
+)
+def test_members_that_call_something_else_end_the_run_and_both_are_quoted(
+    run: Run, one: dict[str, Any], other: dict[str, Any], said: str
+) -> None:
+    for rank, call in zip(pair(run), (one, other), strict=True):
+        rank.collective(call.pop("name"), 7, 3, call.pop("count"), **call)
+        run.batch(rank)
+    assert (run.simulation.state, run.simulation.cause) == ("Failed", "CollectiveMismatch")
+    assert run.simulation.reason == f"communicator unique7, call 3: {said}"
+
+
+@pytest.mark.parametrize("root", [-1, 2])
+def test_a_root_that_is_no_member_ends_the_run(run: Run, root: int) -> None:
+    rank, _ = pair(run)
+    rank.collective("broadcast", 7, 0, 4, root=root)
+    run.batch(rank)
+    assert run.simulation.reason == f"broadcast with root {root} in communicator unique7 of 2"
+
+
+def test_the_last_member_is_a_root_and_the_one_behind_it_no_peer(run: Run) -> None:
+    ranks = pair(run)
+    for rank in ranks:
+        rank.collective("broadcast", 7, 0, 4, root=1)
+        run.batch(rank)
+    assert run.simulation.state is None
+    ranks[0].collective("send", 7, 0, 4, peer=2)
+    run.batch(ranks[0])
+    assert run.simulation.reason == "rank 0: send with peer 2 in communicator unique7 of 2"
+
+
+def test_what_a_call_puts_on_the_wire_is_known_before_the_other_members_call(run: Run) -> None:
+    """A send and its receive are the same bytes on the same way; the other direction is another. Who is no member, or
+    names one, gets None."""
+    pair(run)
+    collectives = collectives_of(run)
+    here, there = Port(0, 0), Port(0, 1)
+
+    def wire(rank: int, port: Port, name: str, peer: int = -1, comm: int = 7, bytes_: int = 1 << 20) -> Any:
+        attributes = {"comm": comm, "count": bytes_, "dtype": 1, "bytes": bytes_, "root": -1, "peer": peer, "redop": 0}
+        return collectives.pattern(rank, port, Signature("collective", name, attributes))
+
+    forth = wire(0, here, "send", peer=1)
+    assert forth == wire(1, there, "recv", peer=0)
+    assert wire(0, here, "send", peer=1, bytes_=64 << 20).flows[0].bytes > forth.flows[0].bytes
+    assert wire(1, there, "send", peer=0).flows[0].route != forth.flows[0].route
+    assert wire(1, there, "send", peer=0) == wire(0, here, "recv", peer=1)
+    assert wire(0, here, "all_reduce").flows == wire(1, there, "all_reduce").flows
+    for found in (
+        wire(0, here, "send", peer=2),
+        wire(0, there, "all_reduce"),
+        wire(0, here, "all_reduce", comm=8),
+    ):
+        assert found is None
+
+
+def test_a_communicator_that_lacks_members_says_which(run: Run) -> None:
+    for number, session in ((0, 1), (2, 2)):
+        run.join(session, session - 1, 2)
+        rank = FakeRank(session, device=session - 1)
+        rank.comm(7, number, 4)
+        run.batch(rank)
+    assert collectives_of(run).waiting_for_members() == ["communicator unique7 lacks its ranks 1, 3 of 4"]
+
+
+@pytest.mark.parametrize(("bits", "scale"), [({}, None), ({"scale": -1}, None), ({"scale": 0x3FD0 << 48}, 0.25)])
+def test_the_factor_of_a_scaled_sum_is_a_double_of_which_the_bits_are_told(
+    bits: dict[str, int], scale: float | None
+) -> None:
+    assert _scale(Signature("collective", "all_reduce", bits)) == scale
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (4, 3)])
