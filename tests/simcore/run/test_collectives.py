@@ -138,7 +138,7 @@ def test_members_that_call_something_else_end_the_run_and_both_are_quoted(
     run: Run, one: dict[str, Any], other: dict[str, Any], said: str
 ) -> None:
     for rank, call in zip(pair(run), (one, other), strict=True):
-        rank.collective(call.pop("name"), 7, 3, call.pop("count"), **call)
+        rank.collective(**call, comm=7, position=3)
         run.batch(rank)
     assert (run.simulation.state, run.simulation.cause) == ("Failed", "CollectiveMismatch")
     assert run.simulation.reason == f"communicator unique7, call 3: {said}"
