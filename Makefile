@@ -25,8 +25,8 @@ SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export EIDOLON_TESTS := ON
 
-.PHONY: help setup setup-torch214 setup-frameworks setup-torchtitan03 demo test test-python test-native fuzz mutants e2e e2e-local e2e-frameworks \
-  e2e-frameworks-fast e2e-kubernetes e2e-observe e2e-full lint tidy \
+.PHONY: help setup setup-torch214 setup-frameworks setup-scripts setup-torchtitan03 demo test test-python test-native fuzz mutants e2e e2e-local e2e-frameworks \
+  e2e-frameworks-fast e2e-scripts e2e-kubernetes e2e-observe e2e-full lint tidy \
   format generate kind-torch sanitize native-cuda12 images torch-site cluster-up cluster-down clean
 
 help:
@@ -72,6 +72,18 @@ setup-frameworks: $(CACHE)/frameworks/.stamp $(TITAN)
 $(CACHE)/frameworks/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
 	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/frameworks --compile-bytecode $(FRAMEWORKS)
 	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/frameworks
+	@touch $@
+
+# What e2e/scripts runs, in an environment of its own: how fast a framework's Python is depends on what it finds
+# installed beside it.
+SCRIPTS := torch==2.11.0 torchvision==0.26.0 'trl>=1.16,<2' 'peft>=0.21,<1' 'timm>=1.0.31,<2' \
+  'transformers>=5.17,<6' 'accelerate>=1.15,<2' 'deepspeed>=0.19.8,<0.20' numpy
+
+setup-scripts: $(CACHE)/scripts/.stamp
+
+$(CACHE)/scripts/.stamp: tools/bootstrap.py $(VENV)/.eidolon.stamp
+	DS_BUILD_OPS=0 $(PYTHON) tools/bootstrap.py $(CACHE)/scripts --compile-bytecode $(SCRIPTS)
+	$(BIN)/python -m eidolon_interposer.plugin build --torch-from $(CACHE)/scripts
 	@touch $@
 
 # The folder from which TorchTitan is started: a dataset and a tokenizer.
@@ -171,6 +183,10 @@ e2e-frameworks: setup setup-frameworks setup-torchtitan03
 # One or two configurations of each framework.
 e2e-frameworks-fast: setup setup-frameworks
 	$(BIN)/python -m pytest e2e/frameworks -s -m "not slow" $(ARGS)
+
+# Scripts in the shape of public ones (ImageNet, a small GPT, TRL, timm, launchers): what they print; a minute each.
+e2e-scripts: setup setup-scripts
+	$(BIN)/python -m pytest e2e/scripts -s $(ARGS)
 
 # On the cluster of e2e/cluster, which stays up for the next time (`make cluster-down`), or on that of KUBECONFIG.
 # Two tests at a time: each mostly waits for its pods.

@@ -60,12 +60,19 @@ def environment() -> dict[str, str]:
     return {**kept, name: value, "PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
+def active(site: Path) -> dict[str, str]:
+    """What activating this environment adds to a shell; ``eidolon`` itself is called by its path."""
+    return {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Runs ``eidolon run ARGUMENTS`` with a directory of its own for the output."""
+    """Runs ``eidolon run ARGUMENTS`` with a directory of its own for the output, where ``site`` names one in the
+    environment there.
+    """
     count = 0
 
-    def start(*arguments: str, timeout_s: float = 300, cwd: Path = REPOSITORY) -> Result:
+    def start(*arguments: str, timeout_s: float = 300, cwd: Path = REPOSITORY, site: Path | None = None) -> Result:
         nonlocal count
         count += 1
         directory = tmp_path / f"out-{count}"
@@ -74,7 +81,7 @@ def run(tmp_path: Path) -> Run:
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env=environment(),
+            env={**environment(), **(active(site) if site else {})},
             cwd=cwd,
         )
         return Result(done.returncode, done.stdout, done.stderr, directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -14,7 +13,7 @@ import pytest
 
 from bench.fidelity.running import CACHE, FRAMEWORKS
 from bench.truth_files import titan
-from e2e.runs import BIN, MARK, REPOSITORY, Result, environment, nothing_is_left
+from e2e.runs import BIN, MARK, REPOSITORY, Result, active, environment, nothing_is_left
 
 __all__ = ["nothing_is_left"]
 
@@ -71,14 +70,13 @@ def train(tmp_path: Path) -> Train:
         directory = tmp_path / f"out-{count}"
         if not (site / "bin" / "torchrun").exists():
             pytest.fail(f"no frameworks in {site}: make setup-frameworks setup-torchtitan03")
-        own = {"VIRTUAL_ENV": str(site), "PATH": f"{site / 'bin'}:{os.environ['PATH']}"}
         began, watch = time.monotonic(), Watch()
         process = subprocess.Popen(
             [str(BIN / "eidolon"), "run", "--out", str(directory), "--time-limit", f"{limit_s:g}s", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**environment(), **own},
+            env={**environment(), **active(site)},
             cwd=cwd,
         )
         watch.start()
