@@ -53,6 +53,17 @@ def test_two_ranks_on_one_device_get_the_error_of_nccl(run: Run) -> None:
         assert f"Duplicate GPU detected : rank {rank} and rank {1 - rank} both on CUDA device 10000" in line
 
 
+@pytest.mark.parametrize("gpus", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_kernels_of_symmetric_memory_wait_for_their_peers_and_reduce(run: Run, gpus: int) -> None:
+    script = "e2e/local/workloads/symmetric.py"
+    result = run("--gpu", "h200-sxm", "--gpus-per-server", str(gpus), "--", "torchrun", script)
+    assert result.code == 0, result.all_output
+    checks = ("memory", "rank", "one_shot", "two_shot", "peer", "barrier", "times", "fused")
+    for rank in range(gpus):
+        for check in checks:
+            assert f"rank {rank}: {check} is right" in result.out, result.all_output
+
+
 STRAGGLER = "e2e/local/workloads/straggler.py"
 
 

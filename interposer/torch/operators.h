@@ -99,7 +99,7 @@ inline bool only_metadata(const std::string &name) {
 
 // Operators whose bytes come and go through NCCL, which itself says what is known.
 inline bool is_collective(const std::string &name) {
-  return name.rfind("c10d::", 0) == 0 || name.rfind("_c10d_functional", 0) == 0;
+  return name.rfind("c10d::", 0) == 0 || name.rfind("_c10d_functional", 0) == 0 || name.rfind("symm_mem::", 0) == 0;
 }
 
 inline Argument classify(const c10::Argument &from, uint8_t &tensors, uint8_t &integers) {

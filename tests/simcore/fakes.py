@@ -102,6 +102,7 @@ class FakeRank:
 
     def collective(self, name: str, comm: int, position: int, count: int, **more: Any) -> int:
         attributes = {"comm": comm, "count": count, "dtype": 7, "bytes": 4 * count, "root": -1, "peer": -1, "redop": 0}
+        attributes["shots"] = 0
         attributes |= {key: more.pop(key) for key in list(more) if key in attributes}
         sig = self.signature("collective", name, **attributes)
         return self.write(Kind.COLLECTIVE, call="ncclAllReduce", sig=sig, value=position, **more)

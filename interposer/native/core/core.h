@@ -6,6 +6,7 @@
 #pragma once
 #include "api/config.h"  // server.conf
 #include "api/graphs.h"  // capture and graphs
+#include "api/hash.h"    // numbers of texts
 #include "api/hook.h"    // C functions for the Python hook
 #include "api/memory.h"  // device and host memory, pools
 #include "api/rank.h"    // this process as a rank

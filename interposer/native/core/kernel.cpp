@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "internal.h"
+#include "symmetric.h"
 
 namespace eidolon {
 namespace {
@@ -25,6 +26,7 @@ struct Kernel {
   std::string name;
   bool elementwise = false;
   bool spins = false; // torch.cuda._sleep: its parameter is a number of cycles
+  Symmetric symmetric = Symmetric::kNo;
   bool analysed = false;
   std::vector<bool> output;  // per parameter: a pointer to non-const
   std::vector<int> operands; // per parameter: pointers in a by-value array<char*, N>, 0 if it is none
@@ -55,6 +57,7 @@ Kernel *kernel_named(Kernels *k, const char *name) { // caller holds the mutex
   kernel->name = name;
   kernel->elementwise = strstr(name, "elementwise_kernel") != nullptr;
   kernel->spins = strstr(name, "spin_kernel") != nullptr;
+  kernel->symmetric = symmetric_kernel(name);
   k->by_name.emplace(kernel->name, kernel);
   return kernel;
 }
@@ -266,6 +269,8 @@ Status launch_kernel(const Launch &launch) {
     last_name = last->name.c_str() == launch.name ? launch.name : nullptr; // only our own pointers are stable
   }
   Kernel *kernel = last;
+  if (kernel->symmetric != Symmetric::kNo)
+    return launch_symmetric(kernel->symmetric, launch);
   int64_t n = -1;
   if (kernel->elementwise && launch.arguments != nullptr && launch.arguments[0] != nullptr) {
     int32_t first;

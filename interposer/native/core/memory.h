@@ -4,8 +4,11 @@
 // What an address belongs to is looked up, not computed from it, so that a virtual range can be mapped on any device.
 #pragma once
 
+#include <unistd.h>
+
 #include <map>
 #include <shared_mutex>
+#include <string>
 
 #include "addresses.h"
 #include "internal.h"
@@ -31,6 +34,12 @@ struct Physical {
   size_t bytes;
   int device;
   int references;
+  PhysicalOrigin origin;
+  bool shared = false; // other processes know it, or one of them made it
+  [[nodiscard]] bool imported() const { return origin.pid != getpid(); }
+  [[nodiscard]] std::string name() const {
+    return std::to_string(origin.pid) + "-physical" + std::to_string(origin.number);
+  }
 };
 struct HostRange {
   size_t bytes;

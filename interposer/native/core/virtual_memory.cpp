@@ -1,5 +1,7 @@
 // Virtual memory management and IPC: addresses at which something is mapped, be it physical memory of a device or what
 // another process has allocated.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,14 +44,15 @@ Status vmm_create(int device, size_t bytes, uint64_t *handle) {
   }
   std::unique_lock hold(memory()->mutex);
   *handle = memory()->next_handle++;
-  memory()->physical[*handle] = {bytes, device, 1};
+  memory()->physical[*handle] = {bytes, device, 1, {getpid(), server_device(device), *handle}};
   return kSuccess;
 }
 
 // Caller holds the mutex.
 static void drop_reference(Memory *m, std::map<uint64_t, Physical>::iterator physical) {
   if (--physical->second.references == 0) {
-    account(physical->second.device, -static_cast<int64_t>(physical->second.bytes), "vmm");
+    if (!physical->second.imported())
+      account(physical->second.device, -static_cast<int64_t>(physical->second.bytes), "vmm");
     m->physical.erase(physical);
   }
 }
@@ -87,6 +90,10 @@ Status vmm_map(void *pointer, size_t bytes, size_t offset, uint64_t handle) {
     return kInvalidValue;
   physical->second.references++;
   m->allocations[at] = {bytes, 0, physical->second.device, Allocation::kMapping, m->next_id++, handle};
+  if (physical->second.imported())
+    value_join(physical->second.name().c_str(), pointer, bytes);
+  else if (physical->second.shared)
+    value_share(physical->second.name().c_str(), pointer, bytes);
   return kSuccess;
 }
 
@@ -118,6 +125,78 @@ Status vmm_set_access(void *pointer, size_t bytes) {
     at = found->first + found->second.bytes;
   }
   return kSuccess;
+}
+
+// ---- physical memory of several processes
+// -----------------------------------------------------------------------------
+
+namespace {
+// What the file of an export holds.
+struct Exported {
+  char magic[8]; // "EIDPHYS1"
+  PhysicalOrigin origin;
+  uint64_t bytes;
+};
+constexpr char kExportMagic[8] = {'E', 'I', 'D', 'P', 'H', 'Y', 'S', '1'};
+} // namespace
+
+Status vmm_export(uint64_t handle, int *file) {
+  Memory *m = memory();
+  std::unique_lock hold(m->mutex);
+  auto physical = m->physical.find(handle);
+  if (physical == m->physical.end())
+    return kInvalidValue;
+  const int made = memfd_create("eidolon-memory", MFD_CLOEXEC);
+  if (made < 0)
+    return kOutOfMemory;
+  Exported exported{{}, physical->second.origin, physical->second.bytes};
+  memcpy(exported.magic, kExportMagic, sizeof kExportMagic);
+  if (write(made, &exported, sizeof exported) != sizeof exported) {
+    close(made);
+    return kOutOfMemory;
+  }
+  if (!physical->second.shared && !physical->second.imported()) {
+    physical->second.shared = true;
+    for (const auto &[at, allocation] : m->allocations)
+      if (allocation.kind == Allocation::kMapping && allocation.handle == handle)
+        value_share(physical->second.name().c_str(), reinterpret_cast<void *>(at), allocation.bytes);
+  }
+  *file = made;
+  return kSuccess;
+}
+
+Status vmm_import(int file, uint64_t *handle, int *device) {
+  Exported exported;
+  if (pread(file, &exported, sizeof exported, 0) != sizeof exported ||
+      memcmp(exported.magic, kExportMagic, sizeof kExportMagic) != 0)
+    return kInvalidValue;
+  for (*device = 0; *device < device_count(); ++*device)
+    if (server_device(*device) == exported.origin.server_device)
+      break;
+  if (*device == device_count())
+    return kInvalidDevice;
+  Memory *m = memory();
+  std::unique_lock hold(m->mutex);
+  if (exported.origin.pid == getpid()) {
+    auto own = m->physical.find(exported.origin.number);
+    if (own == m->physical.end())
+      return kInvalidValue;
+    own->second.references++;
+    *handle = own->first;
+    return kSuccess;
+  }
+  *handle = m->next_handle++;
+  m->physical[*handle] = {exported.bytes, *device, 1, exported.origin, true};
+  return kSuccess;
+}
+
+PhysicalOrigin vmm_origin(const void *pointer) {
+  Memory *m = memory();
+  std::shared_lock hold(m->mutex);
+  auto found = allocation_at(m, reinterpret_cast<uintptr_t>(pointer));
+  if (found == m->allocations.end() || found->second.kind != Allocation::kMapping)
+    return {};
+  return m->physical.at(found->second.handle).origin;
 }
 
 // ---- IPC ----------------------------------------------------------------------------------------------------------

@@ -348,7 +348,15 @@ struct Split {
   std::array<Attribute, 7> attributes() const { return {{{"parent", parent}, {"position", position}, {"color", color}, {"key", key}, {"rank", rank}, {"size", size}, {"device", device}}}; }
 };
 
-inline constexpr const char *kCollectiveNames[] = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "send", "recv"};
+// The members of a group of symmetric memory, by its definition alone.
+struct Symmetric {
+  using Name = const char *;
+  static constexpr const char *kKind = "symmetric";
+  int64_t id; // hash of the name
+  std::array<Attribute, 1> attributes() const { return {{{"id", id}}}; }
+};
+
+inline constexpr const char *kCollectiveNames[] = {"barrier", "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "send", "recv"};
 using CollectiveName = Word<kCollectiveNames>;
 
 // A collective, a send or a receive.
@@ -363,7 +371,8 @@ struct Collective {
   int64_t peer; // the other end of a send or a receive, -1 if none
   int64_t redop; // ncclRedOp_t, ncclNumOps for a custom one, -1 if none
   int64_t scale; // bits of a double: the factor of a custom reduction, -1 if there is none or nobody knows it
-  std::array<Attribute, 8> attributes() const { return {{{"comm", comm}, {"count", count}, {"dtype", dtype}, {"bytes", bytes}, {"root", root}, {"peer", peer}, {"redop", redop}, {"scale", scale}}}; }
+  int64_t shots; // how often a kernel of symmetric memory reaches into its peers' memory (1: it reads all of it; 2: it reads its part of each, and the sums are spread); 0: NCCL does it
+  std::array<Attribute, 9> attributes() const { return {{{"comm", comm}, {"count", count}, {"dtype", dtype}, {"bytes", bytes}, {"root", root}, {"peer", peer}, {"redop", redop}, {"scale", scale}, {"shots", shots}}}; }
 };
 
 // A mark, or (with records of kind host) a number that the program reports.

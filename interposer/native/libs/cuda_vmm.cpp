@@ -1,11 +1,10 @@
 // Driver: virtual memory management.
 //
 // The core numbers physical allocations. A handle that is given out carries the device beside that number (in the upper
-// byte, plus one), so that its properties can be read from it. Exporting and importing handles and multicast objects
-// are not modelled: the device's attributes say so, and no allocation has an exportable type even if it was asked for.
+// byte, plus one), so that its properties can be read from it. Every allocation can be exported as a file descriptor.
+// Fabric handles, which cross servers, need the device files of an IMEX daemon, and are refused as where there are
+// none. Multicast objects are not modelled.
 #include "cuda_driver.h"
-
-#include <vector>
 
 using namespace eidolon;
 using namespace eidolon::driver;
@@ -76,6 +75,8 @@ CUresult cuMemCreate(Handle *out, size_t bytes, const CUmemAllocationProp *prope
     return result(status);
   if (Status status = check_properties(properties))
     return result(status);
+  if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0)
+    return result(kNotPermitted);
   host_cost(EID_CALL("cuMemCreate"));
   uint64_t number = 0;
   if (Status status = vmm_create(properties->location.id, bytes, &number))
@@ -96,6 +97,32 @@ CUresult cuMemRetainAllocationHandle(Handle *out, void *at) {
   if (Status status = vmm_retain(at, &number))
     return result(status);
   *out = pack(number, pointer_info(at).device);
+  return result(kSuccess);
+}
+
+CUresult cuMemExportToShareableHandle(void *out, Handle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  if (out == nullptr || flags != 0)
+    return result(kInvalidValue);
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return result(type == CU_MEM_HANDLE_TYPE_FABRIC ? kNotPermitted : kNotSupported);
+  host_cost(EID_CALL("cuMemExportToShareableHandle"));
+  return result(vmm_export(number_of(handle), static_cast<int *>(out)));
+}
+
+CUresult cuMemImportFromShareableHandle(Handle *out, void *shared, CUmemAllocationHandleType type) {
+  if (out == nullptr)
+    return result(kInvalidValue);
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return result(type == CU_MEM_HANDLE_TYPE_FABRIC ? kNotPermitted : kNotSupported);
+  if (Status status = initialised())
+    return result(status);
+  host_cost(EID_CALL("cuMemImportFromShareableHandle"));
+  uint64_t number = 0;
+  int device = 0;
+  if (Status status = vmm_import(static_cast<int>(reinterpret_cast<intptr_t>(shared)), &number, &device))
+    return result(status);
+  *out = pack(number, device);
   return result(kSuccess);
 }
 
@@ -135,7 +162,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, Handle
     return result(kInvalidValue);
   *out = {};
   out->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  out->requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  out->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   out->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   out->location.id = device;
   return result(kSuccess);

@@ -3,9 +3,9 @@
 //
 // What differs between models comes from server.conf. The rest was read from an H100 SXM (driver 580, CUDA 13.0):
 // limits of the architecture and of the platform. What is not emulated is answered as absent even where an H100 has it,
-// so that a framework takes the way that is modelled: shareable handles of mappings and pools (103, 119, 128), DMA-BUF
-// and GPUDirect RDMA (110, 116 to 118, 124, 146), compression (107), sparse and deferred arrays (112, 121), semaphores
-// of other APIs (114), pools and mappings of host memory (141, 142, 144, 145).
+// so that a framework takes the way that is modelled: shareable handles of pools and for other servers (119, 128),
+// DMA-BUF and GPUDirect RDMA (110, 116 to 118, 124, 146), compression (107), sparse and deferred arrays (112, 121),
+// semaphores of other APIs (114), pools and mappings of host memory (141, 142, 144, 145).
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -33,7 +33,7 @@ inline constexpr FixedAttribute kFixedAttributes[] = {
     {77, 32768},      {78, 1},          {79, 1},          {80, 1},      {83, 1},         {84, 0},     {85, 0},
     {86, 0},          {87, 2},          {88, 0},          {89, 1},      {90, 1},         {91, 1},     {92, 0},
     {93, 0},          {94, 0},          {95, 1},          {96, 1},      {98, 0},         {99, 1},     {100, 0},
-    {101, 0},         {102, 1},         {103, 0},         {104, 0},     {105, 0},        {107, 0},    {109, 134217728},
+    {101, 0},         {102, 1},         {103, 1},         {104, 0},     {105, 0},        {107, 0},    {109, 134217728},
     {110, 0},         {112, 0},         {113, 1},         {114, 0},     {115, 1},        {116, 0},    {117, 0},
     {118, 0},         {119, 0},         {120, 1},         {121, 0},     {122, 1},        {123, 1},    {124, 0},
     {125, 1},         {126, 4},         {127, 1},         {128, 0},     {129, 1},        {130, 0},    {131, -1},

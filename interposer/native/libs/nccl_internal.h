@@ -61,24 +61,6 @@ inline constexpr int kNone = -1; // the value of a signature's attribute that do
 // No member gets more than this from one payload, so that a message to a rank holds it, and its inbox too.
 inline constexpr size_t kLargestResult = 1 << 20;
 
-// 63 bits, so that signed and unsigned readers agree.
-class Hash {
-public:
-  void add(const void *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; ++i)
-      hash_ = (hash_ ^ static_cast<const unsigned char *>(data)[i]) * 0x100000001b3;
-  }
-  uint64_t get() const { return hash_ >> 1; }
-
-private:
-  uint64_t hash_ = 0xcbf29ce484222325;
-};
-inline uint64_t hash_of(const std::string &text) {
-  Hash hash;
-  hash.add(text.data(), text.size());
-  return hash.get();
-}
-
 // The bytes of an element: 1, 2, 4 or 8.
 inline size_t bytes_of(ncclDataType_t type) {
   switch (type) {

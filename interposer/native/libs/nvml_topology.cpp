@@ -12,6 +12,22 @@ constexpr unsigned kSwitchesPerServer = 4, kFirstSwitchBus = 0x80;
 
 bool has_link(unsigned link) { return link < static_cast<unsigned>(config().gpu.nvlinks); }
 
+// The NVLink domain of a server is the server itself, since no multi-node fabric is emulated. From Hopper on, GPUs
+// register with the switches of their server, and their cluster has no name. (Two H200 of one server say so.)
+template <class Info> nvmlReturn_t fabric_info(nvmlDevice_t handle, Info *out) {
+  int device;
+  if (nvmlReturn_t status = resolve(handle, &device))
+    return status;
+  if (!out)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  std::memset(out->clusterUuid, 0, sizeof out->clusterUuid);
+  out->status = NVML_SUCCESS;
+  out->cliqueId = 0;
+  const bool registers = config().gpu.cc_major >= 9 && config().gpu.nvlinks > 0;
+  out->state = registers ? NVML_GPU_FABRIC_STATE_COMPLETED : NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
+  return NVML_SUCCESS;
+}
+
 } // namespace
 
 extern "C" {
@@ -85,12 +101,18 @@ EID_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t handle, unsigned
     return config().gpu.nvlinks ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
   return answer(handle, out, [](int) { return 1; });
 }
-// The NVLink domain of a server is the server itself, since no multi-node fabric is emulated.
-EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t, nvmlGpuFabricInfo_t *) {
-  return NVML_ERROR_NOT_SUPPORTED;
+EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t handle, nvmlGpuFabricInfo_t *out) {
+  return fabric_info(handle, out);
 }
-EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t, nvmlGpuFabricInfoV_t *) {
-  return NVML_ERROR_NOT_SUPPORTED;
+EID_API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, nvmlGpuFabricInfoV_t *out) {
+  if (!out)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  constexpr unsigned kSizeBits = 24; // a version is the size of the structure, with its number above that
+  const unsigned bytes = out->version & ((1U << kSizeBits) - 1), number = out->version >> kSizeBits;
+  if (number < 2 || number > 3 || bytes < sizeof(nvmlGpuFabricInfo_v2_t))
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  std::memset(reinterpret_cast<char *>(out) + sizeof out->version, 0, bytes - sizeof out->version);
+  return fabric_info(handle, reinterpret_cast<nvmlGpuFabricInfo_v2_t *>(out));
 }
 
 // Every CPU that this process may use is near every device.

@@ -478,10 +478,12 @@ static void what_is_not_modelled_says_so() {
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   OK(cuMemCreate(&handle, 2 * kMiB, &prop, 0));
-  int descriptor = 5;
-  FAILS(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        CUDA_ERROR_NOT_SUPPORTED);
+  CUmemFabricHandle fabric;
+  FAILS(cuMemExportToShareableHandle(&fabric, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0), CUDA_ERROR_NOT_PERMITTED);
   OK(cuMemRelease(handle));
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC; // there is no IMEX daemon
+  FAILS(cuMemCreate(&handle, 2 * kMiB, &prop, 0), CUDA_ERROR_NOT_PERMITTED);
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   CUmulticastObjectProp team = {};
   FAILS(cuMulticastCreate(&handle, &team), CUDA_ERROR_NOT_SUPPORTED);
   prop.location.type = CU_MEM_LOCATION_TYPE_HOST;

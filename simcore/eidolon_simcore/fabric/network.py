@@ -56,7 +56,7 @@ class Team:
     group: Group
     shape: tuner.Shape
     wanted: tuner.Options
-    patterns: dict[tuple[str, int, int, bool], Pattern] = field(default_factory=dict)
+    patterns: dict[tuple[str, int, int, bool, int], Pattern] = field(default_factory=dict)
 
 
 class Network:
@@ -105,14 +105,17 @@ class Network:
             found = self._teams[key] = Team(group, shape, key[1])
         return found
 
-    def collective(self, op: str, size_bytes: int, team: Team, root: int = 0, *, in_switch: bool = True) -> Pattern:
+    def collective(
+        self, op: str, size_bytes: int, team: Team, root: int = 0, *, in_switch: bool = True, shots: int = 0
+    ) -> Pattern:
         """The pattern of an operation. ``size_bytes`` is the larger buffer of one member; ``in_switch`` says that an
-        NVSwitch can reduce the type."""
-        key = (op, size_bytes, root if op in ("broadcast", "reduce", "gather", "scatter") else 0, in_switch)
+        NVSwitch can reduce the type; ``shots``, where it is not 0, that a kernel of symmetric memory does it and how
+        (:meth:`.tuner.Tuner.symmetric`)."""
+        key = (op, size_bytes, root if op in ("broadcast", "reduce", "gather", "scatter") else 0, in_switch, shots)
         found = team.patterns.get(key)
         if found is None:
             wanted = team.wanted if in_switch else replace(team.wanted, nvls=False)
-            found = team.patterns[key] = self._collective(op, size_bytes, team, root, wanted)
+            found = team.patterns[key] = self._collective(op, size_bytes, team, root, wanted, shots)
         return found
 
     def pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options | None = None) -> Pattern:
@@ -136,12 +139,18 @@ class Network:
             self._pairs[key] = found
         return found
 
-    def _collective(self, op: str, size_bytes: int, team: Team, root: int, wanted: tuner.Options) -> Pattern:
+    def _collective(
+        self, op: str, size_bytes: int, team: Team, root: int, wanted: tuner.Options, shots: int
+    ) -> Pattern:
         if team.shape.ranks == 1:
             return self._nothing()
-        choice = self.tuner.choose(op, size_bytes, team.shape, wanted)
+        if shots:
+            choice, scheme = self.tuner.symmetric(op, size_bytes, team.shape, shots), ("ring", "all_gather", 0)
+        else:
+            choice = self.tuner.choose(op, size_bytes, team.shape, wanted)
+            scheme = (choice.algorithm, op, root)
         flows = []
-        for share in team.group.scheme(choice.algorithm, op, root):
+        for share in team.group.scheme(*scheme) if choice.us > choice.latency_us else ():
             size = share.inside * self._inside_bytes(choice, share.route) if share.inside else 0.0
             flows.append((share.route, size + share.outside * choice.outside_bytes))
         return self._pattern(choice, flows, team.shape)

@@ -220,6 +220,20 @@ class Tuner:
             best = self._corrected(op, size_bytes, shape, wanted, best)
         return self._launched(op, size_bytes, shape, best) if launched else best
 
+    def symmetric(self, op: str, size_bytes: int, shape: Shape, shots: int) -> Choice:
+        """What a kernel of symmetric memory does. With one shot each member reads all of every peer's buffer (of a
+        reduce-scatter, its part); with two it reads its part of each and then spreads the sum. Times are those of
+        torch's kernels on two H200 (``symmetric`` in ``data/nccl.yaml``)."""
+        own = _table()["symmetric"]
+        if op == "barrier":
+            return Choice("symmetric", "barrier", own["barrier_us"], 0.0, 0.0, own["barrier_us"])
+        peers, part = shape.ranks - 1, size_bytes / shape.ranks
+        crossing = peers * (size_bytes if shots == 1 and op == "all_reduce" else part) * shots
+        line = own["shots"][shots]
+        inside_us = crossing / (line["gb_per_s"] * self.scale * 1e3)
+        name = "one-shot" if shots == 1 else "two-shot"
+        return Choice("symmetric", name, line["latency_us"], inside_us, 0.0, line["latency_us"] + inside_us)
+
     def _promised(self, op: str, size_bytes: int, shape: Shape, version: int, choice: Choice) -> float:
         """The time by which NCCL's tuner chooses; where that is not known, the time itself."""
         if shape.domains > 1 or choice.algorithm not in _table()["tuner"]["base_us"]:

@@ -68,7 +68,7 @@ class Collectives:
             at,
             key=(communicator.id,),
             ranks=communicator.ranks(),
-            agreed=(signature.name, *signature.values("count", "dtype", "root", "redop")),
+            agreed=(signature.name, *signature.values("count", "dtype", "root", "redop", "shots")),
             pattern=self._pattern(communicator, signature),
             scale=_scale(signature),
         )
@@ -120,6 +120,7 @@ class Collectives:
             communicator.team,
             signature.get("root"),
             in_switch=payloads.wider_than_a_byte(signature.get("dtype")),
+            shots=signature.get("shots"),
         )
 
     def _pair(self, communicator: Communicator, at: int, rank: int, signature: Signature) -> Form:

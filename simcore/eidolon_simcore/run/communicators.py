@@ -3,12 +3,15 @@
 A communicator is made by ``kCommInit`` records, one from each member, whose "comm" signatures say its id, rank and
 size. Its members may divide it: each says a color and a key in a "split" signature, and is told its place in the new
 communicator. Making and dividing are collectives of the engine, which complete with the last member.
+
+A group of symmetric memory is a communicator too. Its "symmetric" signature names all its members, so it is complete as
+soon as one of them has named it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -178,6 +181,19 @@ class Communicators:
             self._place(found)
         return found.handle
 
+    def share(self, server: int, signature: Signature, rank_of: Callable[[int, int], int | None]) -> None:
+        """A member names a group of symmetric memory on its server: ``PID:DEVICE:NUMBER`` of each member. ``rank_of``
+        gives the rank that a process of a server is."""
+        identity = signature.get("id")
+        if identity in self._communicators:
+            return
+        members = dict(enumerate(_sharing(server, signature.name, rank_of)))
+        found = Communicator(identity, signature.name, len(members), -1, members)
+        found.places = {(member.rank, member.port): at for at, member in members.items()}
+        found.team = self._network.team(found.ports(), found.wanted)
+        self._communicators[identity] = found
+        self._place(found)
+
     def _place(self, communicator: Communicator) -> None:
         """Tells the engine at which links the members are: collectives get what the members' kernels leave of them."""
         for member in communicator.members.values() if communicator.size > 1 else ():
@@ -223,6 +239,18 @@ class Communicators:
     def incomplete(self) -> list[Communicator]:
         """Communicators that some member waits for."""
         return [communicator for communicator in self._communicators.values() if not communicator.complete]
+
+
+def _sharing(server: int, name: str, rank_of: Callable[[int, int], int | None]) -> Iterator[Member]:
+    for text in name.split(","):
+        try:
+            pid, device, _ = map(int, text.split(":"))
+        except ValueError:
+            raise CollectiveError(f"symmetric memory of {name!r}: PID:DEVICE:NUMBER of each member is needed") from None
+        rank = rank_of(server, pid)
+        if rank is None:
+            raise CollectiveError(f"symmetric memory of process {pid}, which is no rank of server {server}")
+        yield Member(rank, Port(server, device))
 
 
 def short(name: str) -> str:

@@ -18,6 +18,7 @@ from eidolon_simcore.run.calls import Form
 from eidolon_simcore.run.pricing import Pricing
 from eidolon_simcore.run.validation import Definitions, InvalidBatchError
 from eidolon_simcore.run.world import World
+from eidolon_simcore.signature import Signature
 from eidolon_simcore.vocabulary import Kind, RecordFlag
 
 COMM_LANES = 0xFFFF_0000  #: lanes from here on are those on which communicators are made; streams have lower numbers
@@ -46,7 +47,7 @@ class Effects:
         self._engine, self._books = world.engine, world.books
         self._collectives, self._communicators = world.collectives, world.collectives.communicators
         self._rank = rank
-        self._server = server
+        self._server, self._rank_of = server, world.rank_of
         self._definitions = definitions
         self._pricing = pricing
         self._intake = intake
@@ -111,6 +112,10 @@ class Effects:
         self._engine.add_lane(self._rank, lane, NO_DEVICE)
         self._books.sinks.lane(self._rank, lane, self._server, NO_DEVICE)
         self._intake.join_on(record.row, handle, lane)
+
+    def share(self, signature: Signature) -> None:
+        """A group of symmetric memory, which this rank is the first or a further one to name."""
+        self._communicators.share(self._server, signature, self._rank_of)
 
     def _leave_communicator(self, record: Noted) -> None:
         self._communicators.leave(record.value)

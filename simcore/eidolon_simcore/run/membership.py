@@ -155,6 +155,13 @@ class Membership:
         """Expected ranks that have not joined."""
         return sorted(rank for rank in self._known if rank < self.expected and rank not in self.sessions)
 
+    def of_process(self, server: int, pid: int) -> int | None:
+        """The rank that a process of a server is, the last one with that number; None if it is none."""
+        found = [
+            rank for rank, session in self.sessions.items() if session.server == server and self._pids[rank] == pid
+        ]
+        return found[-1] if found else None
+
     def live(self) -> set[int]:
         """Ranks that have joined and not left."""
         return {rank for rank, session in self.sessions.items() if not session.left}

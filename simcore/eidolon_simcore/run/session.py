@@ -71,6 +71,8 @@ class Session:
             return
         if signature.kind == "timeout":
             self._name_timeout(signature.get("ms", 0))
+        if signature.kind == "symmetric":
+            self._effects.share(signature)
         if signature.kind == "call":
             label = self._labels.number(signature.name)
             self._intake.define_call(number, self._host_cost.table.call_ns(signature.name), label)

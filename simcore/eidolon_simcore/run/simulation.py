@@ -98,7 +98,8 @@ class Simulation:
         host_cost = HostCost.of(plan)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         self._worlds = {
-            key: World(engine, collectives, self._books, host_cost, gpu, CostModel(gpu)) for key, gpu in gpus.items()
+            key: World(engine, collectives, self._books, host_cost, gpu, CostModel(gpu), self._rank_of)
+            for key, gpu in gpus.items()
         }
         alone = plan.servers * plan.ranks_per_server == 1
         rates = 0 if alone else engine.rates(beside_collectives())
@@ -130,6 +131,9 @@ class Simulation:
     def _open_session(self, rank: int, server: Server, number: int) -> Session:
         world = self._worlds[self.plan.devices[server.index].gpu.key]
         return Session(world, rank, server.index, number, self._outbox.line(server.index, number))
+
+    def _rank_of(self, server: int, pid: int) -> int | None:
+        return self._ranks.of_process(server, pid)
 
     # ---- messages -------------------------------------------------------------------------------------------------
 

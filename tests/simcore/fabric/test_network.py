@@ -354,3 +354,19 @@ def test_patterns_are_made_once() -> None:
     network = fabrics.network()
     first = network.collective("all_reduce", GIB, network.team(fabrics.ports(16)))
     assert network.collective("all_reduce", GIB, network.team(fabrics.ports(16))) is first
+
+
+def test_kernels_of_symmetric_memory_take_what_two_h200_took() -> None:
+    """The sizes at which the loop on the GPUs was not bound by its host."""
+    measured = json.loads((TRUTH.parents[1] / "fidelity" / "symmetric_h200_x2.json").read_text("utf-8"))["times"]
+    network = fabrics.network("h200-sxm", servers=1)
+    team = network.team(fabrics.ports(2))
+    seen = 0
+    for row in measured:
+        shots = {"one_shot_all_reduce": 1, "two_shot_all_reduce_": 2}.get(row["name"])
+        if shots is not None and row["bytes"] >= 1 << 22:
+            ns = network.collective("all_reduce", row["bytes"], team, shots=shots).alone_ns
+            assert ns / 1e3 == pytest.approx(row["us"], rel=0.1), row
+            seen += 1
+    assert seen == 6
+    assert network.collective("barrier", 0, team, shots=1).alone_ns == 3_900

@@ -10,6 +10,7 @@ import pytest
 from fakes import FOREGROUND, MORE, FakeRank
 from simulated_run import Run, pair
 
+from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.fabric.network import Port
 from eidolon_simcore.run.collectives import Collectives, _scale
 from eidolon_simcore.run.watchdogs import NobodySkips
@@ -273,3 +274,53 @@ def test_one_process_with_two_devices_makes_a_communicator_with_itself(run: Run)
     run.batch(rank)
     assert run.simulation.state is None
     assert run.replies()[1, seq][0] > 200_000_000
+
+
+# ---- symmetric memory ------------------------------------------------------------------------------------------------
+
+
+def sharing(run: Run) -> list[FakeRank]:
+    """Two ranks whose memory the other has mapped. Their processes are 101 and 102, and the group's id is 9."""
+    ranks = [FakeRank(1), FakeRank(2, device=1)]
+    for i, rank in enumerate(ranks):
+        run.send(joined=pb.RankJoined(session=rank.session, rank=i, world=2, pid=101 + i))
+    for rank in ranks:
+        rank.signature("symmetric", "101:0:1,102:1:1", id=9)
+    return ranks
+
+
+def test_a_barrier_of_symmetric_memory_waits_for_its_peers_and_nobody_for_the_making_of_the_group(run: Run) -> None:
+    first, second = sharing(run)
+    first.collective("barrier", 9, 0, 0, shots=1)
+    waits = first.sync()
+    run.batch(first)
+    assert (1, waits) not in run.replies()
+    second.write(Kind.SLEEP, value=5_000_000)
+    second.collective("barrier", 9, 0, 0, shots=1)
+    second.sync()
+    run.batch(second)
+    assert 5_003_900 <= run.replies()[1, waits][0] < 5_100_000
+
+
+def test_a_kernel_of_symmetric_memory_brings_sums(run: Run) -> None:
+    first, second = sharing(run)
+    for number, rank in enumerate((first, second)):
+        rank.collective("all_reduce", 9, 0, 1, dtype=1, bytes=1, shots=1, payload=bytes([1 + number]))
+        run.batch(rank)
+    assert set(run.payloads().values()) == {b"\x03"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("101:0:1,999:1:1", "symmetric memory of process 999, which is no rank of server 0"),
+        ("101:0", "symmetric memory of '101:0': PID:DEVICE:NUMBER of each member is needed"),
+    ],
+)
+def test_a_group_that_cannot_be_ends_the_run(run: Run, name: str, message: str) -> None:
+    first = FakeRank(1)
+    run.send(joined=pb.RankJoined(session=1, rank=0, world=1, pid=101))
+    first.signature("symmetric", name, id=9)
+    first.sync()
+    run.batch(first)
+    assert (run.simulation.state, run.simulation.reason) == ("Failed", message)

@@ -38,6 +38,17 @@ EID_API Status vmm_retain(void *pointer, uint64_t *handle); // handle mapped at 
 EID_API Status vmm_map(void *pointer, size_t bytes, size_t offset, uint64_t handle);
 EID_API Status vmm_unmap(void *pointer, size_t bytes);
 EID_API Status vmm_set_access(void *pointer, size_t bytes);
+// A file that names a physical allocation to other processes of the server, and its handle in one of them. What another
+// process has made is not accounted here.
+EID_API Status vmm_export(uint64_t handle, int *file);
+EID_API Status vmm_import(int file, uint64_t *handle, int *device);
+// The physical allocation that is mapped at an address: the process that made it, its device within the server, and its
+// number there. No process (0): nothing is mapped.
+struct PhysicalOrigin {
+  int32_t pid = 0, server_device = 0;
+  uint64_t number = 0;
+};
+EID_API PhysicalOrigin vmm_origin(const void *pointer);
 inline constexpr size_t kVmmGranularity = size_t{2} << 20;
 // Pools: attributes of the default and created pools, exact for this process.
 struct PoolInfo {

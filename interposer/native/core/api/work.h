@@ -71,7 +71,8 @@ struct Collective {
   Turn *turn = nullptr;            // nullptr: it waits for its stream alone
   Stream *stream;
   uint16_t call;
-  bool group_more; // further members of the group follow, on the same stream
+  bool group_more;     // further members of the group follow, on the same stream
+  bool watched = true; // torch's watchdog looks for its end
   // No rank sends more than config().payload_limit. The answer is the same on every rank.
   bool small = true;
   const void *send;
