@@ -3,13 +3,15 @@
     python -m bench.tables --gpu h200 --traces TRACE ... [--add] --operators operators.parquet ...
     python -m bench.tables --gemm gemm_perf.parquet
     python -m bench.tables --gpu h200 --copies operators.parquet
+    python -m bench.tables --gpu h200 --solvers bench/solvers_h200.json
 
 A trace's kernels become a point for each signature: the mean of those that no collective ran beside, without hiccups.
 ``--add`` keeps the points that the table has; traces then only add signatures that it does not know. ``--operators``
 takes what ``eidolon profile operators`` left. ``--gemm`` takes a GEMM table of aiconfigurator-core (Apache-2.0;
 ``systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet``): bf16 linear layers through PyTorch and cuBLAS on an H100.
 It leaves out odd row counts beside even ones. ``--copies`` takes copies and sets from what ``eidolon profile
-operators`` left, and for the H100 from the traces of ``bench/truth``."""
+operators`` left, and for the H100 from the traces of ``bench/truth``. ``--solvers`` takes dense solvers, which the
+file lists with their signatures."""
 
 from __future__ import annotations
 
@@ -194,6 +196,17 @@ def write_copies(paths: list[Path], gpu: str, note: str) -> None:
     _write("copies.parquet", columns, {**SOFTWARE, **provenance})
 
 
+def write_solvers(path: Path, gpu: str, note: str) -> None:
+    """The table of dense solvers, from a list of calls with their signatures."""
+    measured = json.loads(path.read_text("utf-8"))
+    found: dict[Key, list[float]] = defaultdict(list)
+    for row in measured["rows"]:
+        signature = Signature("library", row["name"], {"bytes": row["bytes"], "flops": row["flops"]})
+        found[_key(signature, None)].append(row["ns"])
+    provenance = {"source": measured["what"], "clock": "as it was: solvers wait more than they compute", "note": note}
+    _write(f"solvers_{gpu}.parquet", _columns(found), {**GPUS[gpu], **SOFTWARE, **provenance})
+
+
 def main() -> None:
     """Runs what the command line asks for and prints it."""
     parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__.splitlines()[0])
@@ -204,6 +217,7 @@ def main() -> None:
     parser.add_argument(
         "--copies", type=Path, nargs="*", help="of the operator set; those of the traces come with them"
     )
+    parser.add_argument("--solvers", type=Path)
     parser.add_argument("--gemm", type=Path)
     parser.add_argument("--note", default="")
     arguments = parser.parse_args()
@@ -235,6 +249,8 @@ def main() -> None:
         _write(f"operators_{arguments.gpu}.parquet", columns, {**GPUS[arguments.gpu], **SOFTWARE, **provenance})
     if arguments.copies is not None:
         write_copies(arguments.copies, arguments.gpu, arguments.note)
+    if arguments.solvers:
+        write_solvers(arguments.solvers, arguments.gpu, arguments.note)
     if arguments.gemm:
         rows = published.select(arguments.gemm)
         _write(

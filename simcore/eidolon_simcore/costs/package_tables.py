@@ -3,6 +3,7 @@
 * ``kernels_h100.parquet`` and ``kernels_h200.parquet`` come from profiler traces of training steps. They have a row for
   each signature: kind, name, attributes and operator as JSON, mean nanoseconds, and how often it was seen.
 * ``operators_h200.parquet`` has the same for the operator set of ``eidolon profile operators``.
+* ``solvers_h200.parquet`` has it for calls of dense solvers (``bench/solvers_h200.json``).
 * ``gemm.parquet`` is long and so has numbers only: the GEMM of a linear layer in bf16, row-major (m, k) x (n, k)
   transposed.
 * ``copies.parquet`` has copies and sets by bytes, from the operator set and from the traces.
@@ -25,6 +26,7 @@ KERNELS = (
     ("kernels_h100.parquet", "h100-sxm"),
     ("kernels_h200.parquet", "h200-sxm"),
     ("operators_h200.parquet", "h200-sxm"),
+    ("solvers_h200.parquet", "h200-sxm"),
 )
 GEMMS, GEMMS_GPU = "gemm.parquet", "h100-sxm"
 COPIES = "copies.parquet"

@@ -219,18 +219,26 @@ class Roofline:
         return Analysis(work, "roofline", MEMORY if a.bias else ATTENTION, volume.bytes)
 
     def opaque_call(self, s: Signature, operator: Signature | None) -> Analysis:
-        """Any other library call, by the bytes and FLOPs that it states, or else by its operator's tensors."""
+        """Any other library call, by the bytes and FLOPs that it states, or else by its operator's tensors.
+
+        A dense solver waits for its own steps for much longer than it computes. So its FLOPs alone say little."""
         moved, flops = s.get("bytes"), s.get("flops")
-        source = "roofline" if moved or flops else "unknown"
-        if source == "unknown" and operator is not None:
+        solver = _SOLVER.sub("", s.name)
+        source = "roofline" if (moved or flops) and solver == s.name else "unknown"
+        if source == "unknown" and operator is not None and solver == s.name:
             volume = operator_bytes(operator, s.name)
             if volume is not None:
                 moved, source = volume[0], "roofline"
         memory_ns = moved / (LIBRARY_BANDWIDTH * self._gpu.bandwidth_bytes_per_s) * 1e9
         compute_ns = flops / (LIBRARY_RATE * self._gpu.peak_flops("fp32_simt")) * 1e9
         sizes = (math.log(max(1, moved)), math.log(max(1, flops)))
-        work = Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS)
+        kin = "" if solver == s.name else f"solvers {solver}"
+        work = Work(f"library {s.name}", sizes, max(memory_ns, compute_ns) + LIBRARY_FLOOR_NS, kin)
         return Analysis(work, source, MEMORY, moved)
+
+
+#: What stands before the name of a dense solver: the library, and the letter of a type (X: any).
+_SOLVER = re.compile(r"^cusolver:cusolverDn[SDCZX]|^cublas:cublas[SDCZ](?=(?:getr|geqr|gels|matinv))")
 
 
 def kernel_key(name: str) -> str:

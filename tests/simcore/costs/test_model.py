@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from eidolon_simcore import catalogue
@@ -175,3 +178,39 @@ def test_tf32_is_faster_than_fp32() -> None:
     shape = {"m": 4096, "n": 4096, "k": 4096, "batch": 1, "atype": 0, "ctype": 0}
     fp32, tf32 = (MODEL.cost(Signature("gemm", "g", shape | {"computetype": c})).base_ns for c in (68, 77))
     assert fp32 > 4 * tf32
+
+
+# ---- dense solvers ---------------------------------------------------------------------------------------------------
+
+SOLVERS = json.loads((Path(__file__).parents[3] / "bench" / "solvers_h200.json").read_text("utf-8"))["rows"]
+
+
+TYPES = ("Cgetrf", "Sgebrd")
+
+
+def solver(name: str, bytes_moved: int, flops: int) -> Signature:
+    return Signature("library", name, {"bytes": bytes_moved, "op": 0, "flops": flops})
+
+
+def test_dense_solvers_take_what_they_took() -> None:
+    model = CostModel(catalogue.gpu("h200-sxm"))
+    for row in SOLVERS:
+        cost = model.cost(solver(row["name"], row["bytes"], row["flops"]))
+        assert cost.base_ns == pytest.approx(row["ns"], rel=0.05, abs=2_000), row
+        assert cost.source == "measured"
+
+
+def test_a_solver_between_measured_sizes_takes_a_time_between_theirs() -> None:
+    model = CostModel(catalogue.gpu("h200-sxm"))
+    at = {row["shape"][0]: row["ns"] for row in SOLVERS if row["name"] == "cusolver:cusolverDnXpotrf"}
+    n = 1448  # of fp32
+    cost = model.cost(solver("cusolver:cusolverDnXpotrf", 8 * n * n, n**3 // 3))
+    assert cost.source == "interpolated"
+    assert 0.7 * at[1024] < cost.base_ns < 1.4 * at[2048]
+
+
+def test_a_solver_that_was_not_measured_is_a_guess_by_other_types_if_there_are_any() -> None:
+    model, n = CostModel(catalogue.gpu("h200-sxm")), 512
+    found = {name: model.cost(solver(f"cusolver:cusolverDn{name}", 16 * n * n, 2 * n**3 // 3)) for name in TYPES}
+    assert {cost.source for cost in found.values()} == {"unknown"}  # its FLOPs say little
+    assert found["Cgetrf"].base_ns > 10 * found["Sgebrd"].base_ns
