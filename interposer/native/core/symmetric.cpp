@@ -89,8 +89,8 @@ Symmetric symmetric_kernel(const char *name) {
     return Symmetric::kOneShot;
   if (strstr(name, "34two_shot_all_reduce_kernel_inplaceI") != nullptr)
     return Symmetric::kTwoShotInPlace;
-  if (strstr(name, "26two_shot_all_reduce_kernelI") !=
-      nullptr) // <T, alignment, size, scatters, splits the last dimension>
+  // Its template: <T, alignment, size, scatters, splits the last dimension>.
+  if (strstr(name, "26two_shot_all_reduce_kernelI") != nullptr)
     return strstr(name, "ELb1ELb1EEE") != nullptr   ? Symmetric::kScatterLast
            : strstr(name, "ELb1ELb0EEE") != nullptr ? Symmetric::kScatter
                                                     : Symmetric::kTwoShot;

@@ -22,34 +22,21 @@ constexpr Entry kMeasured[] = {
 #include "cudnn_workspace_sm90.inc"
 };
 
-class Hash {
-public:
-  void add(int64_t value) {
-    for (int i = 0; i < 8; ++i)
-      hash_ = (hash_ ^ (static_cast<uint64_t>(value) >> (8 * i) & 0xFF)) * 0x100000001b3;
-  }
-  void add(const int64_t *values, int n) {
-    for (int i = 0; i < n; ++i)
-      add(values[i]);
-  }
-  uint64_t get() const { return hash_; }
-
-private:
-  uint64_t hash_ = 0xcbf29ce484222325;
-};
-
 uint64_t key(const Convolution &c) {
   Hash hash;
-  hash.add(c.direction == Direction::kForward ? 0 : c.direction == Direction::kDataGradient ? 1 : 2);
-  hash.add(c.x.type);
-  hash.add(c.x.n);
+  const auto add = [&](const int64_t *values, int n) { hash.add(values, static_cast<size_t>(n) * sizeof *values); };
+  const int64_t head[] = {c.direction == Direction::kForward        ? 0
+                          : c.direction == Direction::kDataGradient ? 1
+                                                                    : 2,
+                          c.x.type, c.x.n};
+  add(head, 3);
   for (const Tensor *tensor : {&c.x, &c.w, &c.y}) {
-    hash.add(tensor->dims, tensor->n);
-    hash.add(tensor->strides, tensor->n);
+    add(tensor->dims, tensor->n);
+    add(tensor->strides, tensor->n);
   }
-  hash.add(c.stride, c.spatial);
-  hash.add(c.pad, c.spatial);
-  hash.add(c.dilation, c.spatial);
+  add(c.stride, c.spatial);
+  add(c.pad, c.spatial);
+  add(c.dilation, c.spatial);
   return hash.get();
 }
 

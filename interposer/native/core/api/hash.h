@@ -1,4 +1,4 @@
-// Numbers that every process makes alike of the same text (FNV-1a).
+// Numbers that every process makes alike of the same text or numbers (FNV-1a).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,22 +6,22 @@
 
 namespace eidolon {
 
-// 63 bits, so that signed and unsigned readers agree.
 class Hash {
 public:
   void add(const void *data, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i)
       hash_ = (hash_ ^ static_cast<const unsigned char *>(data)[i]) * 0x100000001b3;
   }
-  uint64_t get() const { return hash_ >> 1; }
+  uint64_t get() const { return hash_; }
 
 private:
   uint64_t hash_ = 0xcbf29ce484222325;
 };
+// 63 bits, so that signed and unsigned readers agree.
 inline uint64_t hash_of(const std::string &text) {
   Hash hash;
   hash.add(text.data(), text.size());
-  return hash.get();
+  return hash.get() >> 1;
 }
 
 } // namespace eidolon
