@@ -42,6 +42,15 @@ def reduces(run: Run, rank: FakeRank) -> tuple[int, int]:
     return call, wait
 
 
+def comes_late(run: Run, ranks: list[FakeRank]) -> tuple[int, int, int]:
+    """The second rank makes the call a minute after the first one: numbers of the records of the first one's call and
+    wait, and of the second one's wait."""
+    call, wait = reduces(run, ranks[0])
+    sleep(ranks[1], 60)
+    _, late = reduces(run, ranks[1])
+    return call, wait, late
+
+
 def told(run: Run) -> list[tuple[int, int, int]]:
     """What ranks were told: session, record of the call, for how long it was under way, in ns."""
     return [(o.session, o.seq, o.waited_ns) for m in run.sent[0] for o in m.overdue]
@@ -67,9 +76,7 @@ def test_a_rank_that_comes_in_time_ends_nobody(run: Run) -> None:
 
 def test_a_rank_whose_peer_comes_too_late_is_told_before_its_call_is_over(run: Run) -> None:
     first, second = named(run, 30)
-    call, wait = reduces(run, first)
-    sleep(second, 60)
-    _, late = reduces(run, second)
+    call, wait, late = comes_late(run, [first, second])
     [(session, seq, waited_ns)] = told(run)
     assert (session, seq) == (1, call)
     assert 60 * SECOND_NS <= waited_ns < 60.1 * SECOND_NS
@@ -79,18 +86,14 @@ def test_a_rank_whose_peer_comes_too_late_is_told_before_its_call_is_over(run: R
 
 def test_a_rank_without_timeouts_is_left_alone(run: Run) -> None:
     first, second = pair(run)
-    _, wait = reduces(run, first)
-    sleep(second, 60)
-    reduces(run, second)
+    _, wait, _ = comes_late(run, [first, second])
     assert answered(run, first, wait)
     assert told(run) == []
 
 
 def test_the_run_goes_on_where_torch_lets_the_call_go_on(run: Run) -> None:
     first, second = named(run, 30)
-    call, wait = reduces(run, first)
-    sleep(second, 60)
-    _, late = reduces(run, second)
+    call, wait, late = comes_late(run, [first, second])
     kept = first.signature("timeout", "kept", ms=0)
     first.write(Kind.HOST, flags=0, thread=1, sig=kept, value=call)
     run.batch(first)
@@ -101,9 +104,7 @@ def test_the_run_goes_on_where_torch_lets_the_call_go_on(run: Run) -> None:
 
 def test_a_process_that_torch_ends_has_its_time(run: Run) -> None:
     first, second = named(run, 30)
-    call, _ = reduces(run, first)
-    sleep(second, 60)
-    _, late = reduces(run, second)
+    call, _, late = comes_late(run, [first, second])
     over = first.signature("timeout", "over", ms=0)
     first.write(Kind.HOST, flags=0, thread=1, sig=over, value=call)
     run.batch(first)
@@ -116,9 +117,7 @@ def test_a_process_that_torch_ends_has_its_time(run: Run) -> None:
 
 def test_the_run_goes_on_where_nobody_acts_on_it(run: Run) -> None:
     first, second = named(run, 30)
-    call, wait = reduces(run, first)
-    sleep(second, 60)
-    reduces(run, second)
+    call, wait, _ = comes_late(run, [first, second])
     tick(run, SAYS_S)
     assert not answered(run, first, wait)
     tick(run, SAYS_S + 0.1)
@@ -162,9 +161,7 @@ def test_where_nothing_goes_on_time_goes_on_to_the_earliest_deadline(run: Run, l
 
 def test_the_reason_names_the_rank_and_what_it_waited_for(run: Run) -> None:
     first, second = named(run, 30)
-    reduces(run, first)
-    sleep(second, 60)
-    reduces(run, second)
+    comes_late(run, [first, second])
     run.send(left=pb.RankLeft(session=1, orderly=False, records=first.seq, wait_status=6))
     run.send(goodbye=pb.Goodbye(exit_code=1))
     assert run.simulation.state == "Failed"
