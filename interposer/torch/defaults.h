@@ -17,9 +17,13 @@
 //              operator above left, read by the host
 //              or by an operator on known numbers
 //
+// In a backward pass means and sums of more than one number are gradients, by which nobody steers: nothing is stated.
+//
 // Settings of server.conf: values.loss=START or START:END:STEPS (geometric over the optimizer steps);
 // values.routing=balanced or zipf:EXPONENT:SEED (the same experts are in demand on every rank and layer).
 #pragma once
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
@@ -166,6 +170,9 @@ private:
   Origin origin_ = Origin::kNothing;
 };
 
+// Whether this thread runs a backward pass, or a hook in one.
+inline bool in_backward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
 inline Number real(double value) { return {false, 0, value}; }
 inline Number integer(int64_t value) { return {true, value, 0}; }
 
@@ -252,7 +259,7 @@ inline std::pair<std::vector<Number>, Origin> stand_in(const Statement &s, const
       numbers.push_back(integer(count));
     return std::pair(numbers, Origin::kRouting);
   };
-  const bool numbers = floating(result) && s.floating;
+  const bool numbers = floating(result) && s.floating && (result->numel() == 1 || !in_backward());
   switch (s.how) {
   case Default::kLoss: {
     const bool whole = s.sum && result->numel() == 1;

@@ -154,6 +154,17 @@ def test_what_is_known_is_true_and_not_counted(workload: Workload) -> None:
     assert run(workload, "torch.isfinite(gpu(1.0, float('inf'))).all().item()") == [False, []]
 
 
+def test_a_sum_in_a_backward_pass_is_a_gradient_and_has_none(workload: Workload) -> None:
+    assert workload(
+        PRELUDE
+        + """
+bias, weight = unknown(100).requires_grad_(), unknown(100, 100)
+torch.addmm(bias, weight, big).backward(unknown(100, 100))  # the gradient of the bias is a sum over rows
+result = [known(bias.grad), known(big.sum(0))]
+"""
+    ) == [False, True]
+
+
 def test_a_default_is_gone_with_what_overwrites_it(workload: Workload) -> None:
     assert run(workload, "(x := big.norm(), x.fill_(7.0), x.item())[2]") == [7.0, []]
 

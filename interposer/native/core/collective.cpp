@@ -35,8 +35,10 @@ void pass_turn(Turn *turn, Stream *lane, uint8_t flags) {
 } // namespace
 
 Status launch_collective(const Collective &c) {
-  const bool moves = c.small && c.send_bytes + c.receive_bytes > 0;
   auto issue = [=](Stream *lane, uint8_t flags, uint16_t call) {
+    // Nobody learns anything from a reduction of which one part is unknown, so its bytes stay at home.
+    const bool moves =
+        c.small && c.send_bytes + c.receive_bytes > 0 && !(c.reduces && value_nothing_known(c.send, c.send_bytes));
     order_with_default(lane);
     if (c.turn != nullptr)
       take_turn(c.turn, lane, flags);

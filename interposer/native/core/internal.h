@@ -117,6 +117,7 @@ void value_receive(uint64_t seq, void *to, size_t bytes);         // a payload f
 void value_send(uint64_t seq, const void *from, size_t bytes);    // publishes bytes as payload of `seq`
 void value_arrived(uint64_t seq, const void *data, size_t bytes); // from the inbox
 bool value_pending(const void *pointer, size_t bytes);            // some bytes still depend on a payload
+bool value_nothing_known(const void *pointer, size_t bytes);      // and none will be by what is on its way
 
 // ---- watchers -----------------------------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ Status launch_symmetric(Symmetric what, const Launch &launch) {
   char *buffer = pointers_at(argument<const void *>(launch, 0), size, launch.name)[rank] +
                  argument<uint64_t>(launch, at.pads - 2) * element;
   const auto input = what == Symmetric::kOneShot ? argument<char *>(launch, 2) : nullptr;
+  collective.reduces = true;
   collective.send = input != nullptr ? input : buffer;
   collective.send_bytes = bytes;
   collective.receive = what == Symmetric::kTwoShotInPlace ? buffer : argument<char *>(launch, 1);

@@ -488,6 +488,15 @@ bool value_pending(const void *pointer, size_t bytes) {
   return coming(v, span_of(pointer, bytes));
 }
 
+bool value_nothing_known(const void *pointer, size_t bytes) {
+  Values *v = values();
+  const Span s = span_of(pointer, bytes);
+  const Access access(v);
+  bool any = bytes == 0 || coming(v, s);
+  pieces(v->known, s, [&](uintptr_t, uintptr_t, const Piece *piece) { any = any || piece != nullptr; });
+  return !any;
+}
+
 void value_settle(const void *pointer, size_t bytes) {
   if (in_order)
     return;

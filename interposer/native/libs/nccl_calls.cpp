@@ -243,6 +243,7 @@ ncclResult_t collective(signatures::CollectiveName name, uint16_t id, ncclComm_t
                                 .call = id,
                                 .group_more = false,
                                 .small = sent_by_one * element <= config().payload_limit && larger <= kLargestResult,
+                                .reduces = operation != kNone,
                                 .send = b.send_count > 0 ? b.send : nullptr,
                                 .send_bytes = send_bytes,
                                 .receive = b.receive_count > 0 ? b.receive : nullptr,

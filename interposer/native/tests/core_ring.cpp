@@ -37,7 +37,7 @@ void one_thread(int number) {
 
 std::atomic<int> callbacks_run{0};
 
-void everything_else() {
+void everything_else(Agent &agent) {
   Stream *stream;
   stream_create(kStreamNonBlocking, 0, &stream);
   // Host callbacks run in order before a later synchronise returns.
@@ -82,6 +82,22 @@ void everything_else() {
   CHECK_EQUAL(value_known(to, 20), 4);
   CHECK_EQUAL(value_known(to + 9, 11), 1);
   CHECK(memcmp(back, "abcd\0\0\0\0\0x", 10) == 0);
+  // Of a reduction to which this rank adds nothing that is known, nothing will be known: nobody moves bytes or waits.
+  value_unknown(from, 20);
+  value_write(to, 20, "what lay there first");
+  launch_collective({.sig = signature("all_reduce", signatures::Collective{}),
+                     .position = &position,
+                     .stream = stream,
+                     .call = EID_CALL("ncclAllReduce"),
+                     .group_more = false,
+                     .reduces = true,
+                     .send = from,
+                     .send_bytes = 20,
+                     .receive = to,
+                     .receive_bytes = 20});
+  CHECK(value_knowledge(to, 20) == Knowledge::kUnknown);
+  stream_synchronize(stream, 0);
+  CHECK_EQUAL(agent.ordered().back().flags & kPayload, 0);
   mem_free(device);
   // Elapsed time comes from the core.
   void *start, *end;
@@ -401,7 +417,7 @@ int main() {
     threads.emplace_back(one_thread, i);
   for (std::thread &thread : threads)
     thread.join();
-  everything_else();
+  everything_else(agent);
   deferred_work(agent);
   watchdog();
   turns(agent);

@@ -55,6 +55,7 @@ class Match:
     position: int
     first: int  #: rank of the first caller
     calls: dict[int, Call] = field(default_factory=dict)  #: by the member's place
+    payload: bool = False  #: whether bytes of any of them are moved
     since_ns: int | None = None  #: its clock when somebody first looked for who is missing
 
     @property

@@ -90,6 +90,7 @@ class Collectives:
             text = f"rank {rank} makes the same call twice ({_text(form.signature)})"
             raise CollectiveError(f"{form.communicator.title}: {text}")
         calls[form.at] = Call(rank, seq, payload, form.scale)
+        match.payload |= payload
         if len(calls) == len(form.ranks):
             del self._matches[key]
             self._matched(_call_of(match))

@@ -39,9 +39,9 @@ class Exchanges:
 
     def matched(self, match: Match) -> None:
         """Every member has made its call. Exchanges the bytes, or waits for the first sender that has none yet."""
-        calls, signature, size = match.calls, match.form.signature, match.size
-        if not any(call.payload for call in calls.values()):
+        if not match.payload:
             return
+        calls, signature, size = match.calls, match.form.signature, match.size
         pair = match.form.pair
         op, root = ("broadcast", 0) if pair else (signature.name, signature.get("root"))  # the sender is call 0
         receive = [at for at in payloads.receivers(op, size, root) if calls[at].payload and (at == 1 or not pair)]

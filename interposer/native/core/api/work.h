@@ -75,6 +75,7 @@ struct Collective {
   bool watched = true; // torch's watchdog looks for its end
   // No rank sends more than config().payload_limit. The answer is the same on every rank.
   bool small = true;
+  bool reduces = false; // what it brings depends on every byte that is sent
   const void *send;
   size_t send_bytes;
   void *receive;
