@@ -32,7 +32,8 @@ from eidolon_interposer.mapping import SharedMapping
 from eidolon_interposer.vocabulary import ABI_VERSION, MAX_DEVICES
 from eidolon_proto.v1 import simulation_pb2 as pb
 
-POLL_NS = 5_000_000  #: how often rings are looked at for records that nobody rings for
+POLL_NS = 5_000_000  #: how often rings are looked at for records that nobody rings for ...
+HURRIED_POLL_NS = 1_000_000  #: ... and where a thread waits for an answer, which another rank's records may decide
 _BELL, _LISTENING = word_of(SERVER_PAGE, "bell"), word_of(SERVER_PAGE, "listening")
 _HEARTBEAT, _USED = word_of(SERVER_PAGE, "heartbeat_ns"), offset_of(SERVER_PAGE, "used_bytes") // 8
 
@@ -99,9 +100,11 @@ class ServerPage:
         return self._mapping.u32[_BELL]
 
     def wait_for_news(self, rings: Sequence[Ring], seen: int, limit_ns: int) -> int:
-        """Listens and sleeps, for ``limit_ns`` at most, until the bell is another than ``seen`` or one of the rings has
-        news, which nobody rings for unless somebody waits. Returns the bell."""
-        return wait_for_news(self._mapping.address(0), rings, seen, POLL_NS, limit_ns)
+        """Listens and sleeps, for ``limit_ns`` at most, until the bell is another than ``seen`` or it is time to look
+        at the rings and one has news. Nobody rings for news unless somebody waits, so they gather until then: each
+        message costs far more than a record in it. Returns the bell."""
+        poll_ns = HURRIED_POLL_NS if any(ring.awaits_answer() for ring in rings) else POLL_NS
+        return wait_for_news(self._mapping.address(0), rings, seen, poll_ns, limit_ns)
 
     def ring(self) -> None:
         """Rings the bell as a shim does (which does it atomically)."""

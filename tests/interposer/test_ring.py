@@ -22,7 +22,13 @@ from eidolon_interposer import abi, futex, vocabulary
 from eidolon_interposer.abi import EVENT_RECORD, FIXED_BYTES, RING_HEADER
 from eidolon_interposer.messages import MessageConsumer, MessageProducer
 from eidolon_interposer.ring import Batch, RingError, RingReader, Signature, pack, parse_signature
-from eidolon_interposer.serverdir import ServerDirectory, ServerPage, remove_server_directory, write_server_conf
+from eidolon_interposer.serverdir import (
+    POLL_NS,
+    ServerDirectory,
+    ServerPage,
+    remove_server_directory,
+    write_server_conf,
+)
 from eidolon_interposer.vocabulary import Kind, MessageType, RecordFlag, ReplyStatus
 from eidolon_interposer.writer import EndedError, RingWriter
 from eidolon_proto.v1 import simulation_pb2 as pb
@@ -728,6 +734,29 @@ def test_records_that_nobody_rings_for_are_news_soon(
     assert elapsed(lambda: page.wait_for_news([reader], seen, 10_000_000_000)) < 5
     assert reader.has_news()
     assert page.bell == seen, "it was looked for, not rung for"
+
+
+def test_records_gather_until_it_is_time_to_look(
+    directory: ServerDirectory, pair: tuple[RingWriter, RingReader]
+) -> None:
+    writer, reader = pair
+    page, seen = directory.page, directory.page.bell
+    writer.emit(Kind.HOST)
+    assert reader.has_news()
+    assert elapsed(lambda: page.wait_for_news([reader], seen, 10_000_000_000)) >= POLL_NS / 1e9
+    assert elapsed(lambda: page.wait_for_news([reader], seen + 1, 10_000_000_000)) < POLL_NS / 1e9, "somebody waits"
+
+
+def test_a_rank_that_waits_for_an_answer_is_known(pair: tuple[RingWriter, RingReader]) -> None:
+    writer, reader = pair
+    writer.emit(Kind.HOST)
+    take(reader)
+    assert not reader.awaits_answer()
+    seq = writer.emit(Kind.SYNC_DEVICE, flags=RecordFlag.FOREGROUND | RecordFlag.BLOCKING)
+    take(reader)
+    assert reader.awaits_answer()
+    reader.reply(0, seq, 1_000, 0)
+    assert not reader.awaits_answer()
 
 
 def test_waking_nobody_is_fine() -> None:

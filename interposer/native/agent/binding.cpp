@@ -82,6 +82,7 @@ NB_MODULE(_ring, m) {
       .def_prop_ro("messages", &Ring::messages)
       .def_prop_ro("settled", &Ring::settled)
       .def("has_news", &Ring::has_news)
+      .def("awaits_answer", &Ring::awaits_answer)
       .def("batch", &Ring::batch, "limit_bytes"_a, "session"_a)
       .def("sent", &Ring::sent, nb::arg("batch").none() = nb::none())
       .def("taken", &Ring::taken)

@@ -177,6 +177,7 @@ std::optional<Batch> Ring::batch(uint64_t limit_bytes, uint32_t session) {
   wire::put_number(body, 7, header().delivered.load());
   body += found.wire;
   learn(found.ids);
+  uint64_t asks = 0;
   if (count != 0) {
     wire::put_length(body, 4, count * sizeof(EventRecord));
     const size_t records = body.size();
@@ -184,9 +185,9 @@ std::optional<Batch> Ring::batch(uint64_t limit_bytes, uint32_t session) {
     const char *begin = memory_ + layout_.records_offset;
     body.append(begin + first * sizeof(EventRecord), before_wrap * sizeof(EventRecord));
     body.append(begin, (count - before_wrap) * sizeof(EventRecord));
-    check_records(body.data() + records, count);
+    asks = check_records(body.data() + records, count);
   }
-  return Batch{tail_, count, found.end, std::move(body)};
+  return Batch{tail_, count, asks, found.end, std::move(body)};
 }
 
 void Ring::learn(const std::vector<uint32_t> &ids) {
@@ -197,7 +198,8 @@ void Ring::learn(const std::vector<uint32_t> &ids) {
   }
 }
 
-void Ring::check_records(const char *records, uint64_t count) const {
+uint64_t Ring::check_records(const char *records, uint64_t count) const {
+  uint64_t asks = 0;
   for (uint64_t i = 0; i < count; ++i) {
     EventRecord record;
     memcpy(&record, records + i * sizeof record, sizeof record);
@@ -211,11 +213,14 @@ void Ring::check_records(const char *records, uint64_t count) const {
       for (const uint32_t id : {record.sig, uint32_t{record.call}})
         if (!known(id))
           broken("a record names signature ", id, ", which was never defined");
+    asks += (record.flags & kBlocking) != 0 ? 1 : 0;
   }
+  return asks;
 }
 
 void Ring::sent(const Batch *batch) {
   ++sent_;
+  asked_ += batch == nullptr ? 0 : batch->asks;
   if (batch == nullptr)
     note(tail_, defs_tail_);
   else
@@ -265,6 +270,7 @@ void Ring::reply(int64_t thread, uint64_t seq, int64_t clock_ns, int64_t value, 
   waiting.clock_ns = clock_ns;
   waiting.value = value;
   waiting.status = status;
+  asked_ -= asked_ != 0 ? 1 : 0;
   waiting.reply_seq.store(static_cast<uint32_t>(seq + 1), std::memory_order_release);
   futex_wake(waiting.reply_seq);
   publish_clock(clock_ns);
@@ -329,10 +335,17 @@ uint32_t wait_for_news(ServerPage &page, const std::vector<const Ring *> &rings,
   // A shim publishes, bumps the bell, and only then looks whether anybody listens; the kernel compares the bell again
   // before it sleeps. So no bell is missed.
   page.listening.store(1);
-  while (page.bell.load() == seen && std::none_of(rings.begin(), rings.end(), [](auto *r) { return r->has_news(); })) {
-    const int64_t left_ns = std::min(poll_ns, end_ns - monotonic_ns());
-    if (left_ns <= 0)
+  int64_t look_ns = monotonic_ns() + poll_ns;
+  while (page.bell.load() == seen) {
+    const int64_t now_ns = monotonic_ns();
+    if (now_ns >= end_ns)
       break;
+    if (now_ns >= look_ns) {
+      if (std::any_of(rings.begin(), rings.end(), [](auto *ring) { return ring->has_news(); }))
+        break;
+      look_ns = now_ns + poll_ns;
+    }
+    const int64_t left_ns = std::min(look_ns, end_ns) - now_ns;
     const timespec limit{left_ns / 1'000'000'000, left_ns % 1'000'000'000};
     syscall(SYS_futex, &page.bell, FUTEX_WAIT, seen, &limit, nullptr, 0);
   }

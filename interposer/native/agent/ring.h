@@ -38,6 +38,7 @@ struct Layout {
 // Consecutive records of a rank and what was defined before them, as the bytes of an EventBatch.
 struct Batch {
   uint64_t first_seq = 0, count = 0;
+  uint64_t asks = 0;            // records among them for whose answer a thread waits
   uint64_t definitions_end = 0; // position in the ring of definitions
   std::string bytes;
 };
@@ -64,6 +65,8 @@ public:
   // A payload stays in the ring until the record that sends it is in the batch too, unless the shim waits for room.
   // Where definitions alone reach the limit, the batch holds no records.
   std::optional<Batch> batch(uint64_t limit_bytes, uint32_t session);
+  // A thread waits for an answer to what was sent. (After a restart, threads that waited before are not counted.)
+  bool awaits_answer() const { return asked_ != 0; }
   // A batch, or another message about this rank (null), is on its way to the core.
   void sent(const Batch *batch);
   // The core has taken so many messages about this rank: their room is freed.
@@ -107,7 +110,7 @@ private:
   Definition definition(uint64_t position, uint64_t head) const;
   Definitions definitions(int64_t room, int64_t &count) const;
   void learn(const std::vector<uint32_t> &ids);
-  void check_records(const char *records, uint64_t count) const;
+  uint64_t check_records(const char *records, uint64_t count) const; // how many of them ask
   bool known(uint32_t id) const { return id < known_.size() && known_[id] != 0; }
   void note(uint64_t tail, uint64_t definitions_end);
   void free_taken();
@@ -123,10 +126,11 @@ private:
   std::vector<uint8_t> known_;
   std::deque<Freed> in_flight_;
   uint64_t sent_ = 0, taken_ = 0;
+  uint64_t asked_ = 0; // records that were sent, and for whose answer a thread waits
 };
 
 // Sleeps until the bell of the server's page has another number than `seen`, or one of the rings has news, which is
-// looked for every `poll_ns` too; for `limit_ns` at most. Returns the bell's number.
+// looked for every `poll_ns` and not before; for `limit_ns` at most. Returns the bell's number.
 uint32_t wait_for_news(ServerPage &page, const std::vector<const Ring *> &rings, uint32_t seen, int64_t poll_ns,
                        int64_t limit_ns);
 
