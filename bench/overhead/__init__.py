@@ -9,8 +9,8 @@ Three modes alternate in each round, and medians over the rounds are printed:
   It is the baseline of the time until the first step.
 
 Processor time is each process's own, from the end of the last step of the warm-up to the end of the last step: that of
-all ranks together, of the agent and of the core. `--parts` also prints how the time to the first step is spent. A line
-says so when other processes, or the machine's host, took processor time during a run: the figures then say little.
+all ranks together, and of the core with the agent. `--parts` also prints how the time to the first step is spent. A
+line says so when other processes, or the machine's host, took processor time during a run: the figures then say little.
 
     python -m bench.overhead [--workloads tiny gpt2 llama1b titan] [--ranks 1 2 8] [--steps 20] [--rounds 3] [--parts]
 """

@@ -11,9 +11,9 @@ from bench.overhead.measuring import MODES, PARTS, Measured, RunError, measure
 from bench.overhead.workloads import WORKLOADS
 
 _HEAD = (
-    f"{'workload':>8} {'ranks':>5} | {'ms a step':^23} | {'processor ms a step':^43} | {'s to the first step':^20}\n"
+    f"{'workload':>8} {'ranks':>5} | {'ms a step':^23} | {'processor ms a step':^35} | {'s to the first step':^20}\n"
     f"{'':>8} {'':>5} | {'null':>7} {'core':>7} {'ratio':>7} | "
-    f"{'ranks null':>10} {'ranks':>7} {'agent':>7} {'core':>7} {'share':>8} | {'floor':>6} {'null':>6} {'core':>6}"
+    f"{'ranks null':>10} {'ranks':>7} {'core':>7} {'share':>8} | {'floor':>6} {'null':>6} {'core':>6}"
 )
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="what is run (default: all three)")
     parser.add_argument("--parts", action="store_true", help="print how the time to the first step is spent")
     arguments = parser.parse_args()
-    print("share: processor time of agent and core, divided by that of the ranks. Medians.\n" + _HEAD, flush=True)
+    print("share: processor time of core and agent, divided by that of the ranks. Medians.\n" + _HEAD, flush=True)
     for name in arguments.workloads:
         for ranks in arguments.ranks:
             without = {"null"} if WORKLOADS[name].broadcasts and ranks > 1 else set()
@@ -50,10 +50,10 @@ def main() -> None:
 def _line(name: str, ranks: int, runs: dict[str, list[Measured]]) -> str:
     null, core, floor = (runs.get(mode, []) for mode in ("null", "core", "floor"))
     ratio = _median([b.step_ms / a.step_ms for a, b in zip(null, core, strict=False)])
-    share = _median([(m.used_ms["agent"] + m.used_ms["core"]) / m.used_ms["rank"] for m in core])
+    share = _median([m.used_ms["core"] / m.used_ms["rank"] for m in core])
     used = (
         f"{_of(null, lambda m: m.used_ms['rank']):10.1f} "
-        f"{_of(core, lambda m: m.used_ms['rank']):7.1f} {_of(core, lambda m: m.used_ms['agent']):7.2f} "
+        f"{_of(core, lambda m: m.used_ms['rank']):7.1f} "
         f"{_of(core, lambda m: m.used_ms['core']):7.2f} {share:8.1%}"
     )
     starts = " ".join(f"{_of(one, lambda m: m.start_s):6.2f}" for one in (floor, null, core))

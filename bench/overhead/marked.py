@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-MODULES = {"core": "eidolon_simcore", "agent": "eidolon_interposer.agent"}  #: of the processes beside the ranks
+MODULES = {"core": "eidolon_operator.one_host"}  #: of the processes beside the ranks
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ def processor_s(pid: int) -> float:
 
 
 def services(run: str) -> dict[str, int]:
-    """The core and the agent of the run that writes to the folder ``run``, by name; empty without a core."""
+    """The core, with the agent, of the run that writes to the folder ``run``, by name; empty without a core."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -60,7 +60,7 @@ def services(run: str) -> dict[str, int]:
 
 
 def start_times_s(run: str) -> dict[str, float]:
-    """When the parts of the start began, as far as processes tell: the core, the agent, the launcher and this rank."""
+    """When the parts of the start began, as far as processes tell: the core, the launcher and this rank."""
     found = {name: began_s(pid) for name, pid in services(run).items()} | {"rank": began_s(os.getpid())}
     pid = os.getpid()
     while pid > 1:

@@ -25,8 +25,7 @@ MARKED: Final = Path(__file__).with_name("marked.py")
 #: How the start is divided: what a moment is the end of, in order, with the name of the moment in a rank's report.
 PARTS: Final = {
     "core": "command to core",
-    "agent": "core ready",
-    "launcher": "agent ready",
+    "launcher": "core ready",
     "rank": "launched",
     "script": "Python",
     "torch": "import torch",
@@ -45,7 +44,7 @@ class Measured:
 
     Attributes:
         step_ms: real milliseconds of a step on rank 0, the median; what the script prints as ``WALL_MS``, if it does.
-        used_ms: processor time of a step in milliseconds: ``rank`` (all of them), ``agent``, ``core``.
+        used_ms: processor time of a step in milliseconds: ``rank`` (all of them), ``core`` (with the agent).
         start_s: seconds from the command to the end of the first step, or of the import where there is none.
         start_used_s: processor time of everything until the run's end, less that of the steps that count.
         parts_s: the start in parts, see :data:`PARTS`.

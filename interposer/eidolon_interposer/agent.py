@@ -3,17 +3,18 @@
 ``python -m eidolon_interposer.agent --plan PLAN --server N --dir EIDOLON_DIR --core HOST:PORT [--tls DIR]``
 
 It stands between the shims of its server and the simulation core: it finds the ranks' rings, sends what they hold over
-one gRPC stream, and writes answers back. It prints ``ready`` once the core said welcome, and ends after the workload
-did, with 0 if the core took everything.
+one stream (:mod:`.link`), and writes answers back. It prints ``ready`` once the core said welcome, and ends after the
+workload did, with 0 if the core took everything. In a local run it is no process of its own, but a thread of the
+core's (``eidolon_operator.one_host``).
 
 With ``--tls`` the stream is encrypted, the core has to show the very certificate in ``DIR/tls.crt``, and the token
 comes from ``DIR/token``. Without, both ends are on one machine.
 
-Two threads do the work. The *sender* is the stream's request iterator: gRPC asks it for the next message when the one
+Two threads do the work. The *sender* is the stream's request iterator: it is asked for the next message when the one
 before has gone out, so a slow core slows the sender, then fills the rings, then holds the ranks; nothing queues up
 without bound. While there is nothing to send it sleeps on the server's bell. What rings hold is checked and packed by
-native code (:mod:`.ring`), and goes to gRPC as bytes. The *receiver* is the main thread: it iterates over the core's
-messages and writes replies straight into the slots of those who wait.
+native code (:mod:`.ring`), and goes out as bytes. The *receiver* is whoever brings the core's messages: it writes
+replies straight into the slots of those who wait.
 
 Nothing of a run is in this process alone: positions, sessions and what was delivered lie in shared memory, and move
 only once the other side has it. So an agent that was killed is replaced by a new one, and the run goes on as if
@@ -45,15 +46,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import grpc
-
+from eidolon_interposer.link import GrpcLink, Link, LostError, Trust
 from eidolon_interposer.ranks import Rank, RankTable
 from eidolon_interposer.ring import Batch, RingError, pack
-from eidolon_interposer.serverdir import POLL_NS, ServerDirectory
+from eidolon_interposer.serverdir import HURRIED_POLL_NS, ServerDirectory
 from eidolon_interposer.vocabulary import PROTOCOL, ReplyStatus
 from eidolon_proto.v1 import simulation_pb2 as pb
 
-CERTIFICATE_NAME = "eidolon-core"  #: whatever the core's address is
 INTERRUPTED = "interrupted by "  #: begins the launcher's reason where somebody took the server down
 BATCH_LIMIT_BYTES = 1 << 20
 LOOK_AROUND_NS = 20_000_000  #: how often rings, locks and the exit file are looked for
@@ -67,16 +66,7 @@ TERMINATE_LIMIT_S = 2.0  #: how long ranks may outlive a SIGTERM to the agent
 TERMINATE_HARD_LIMIT_S = 3.5  #: how long the agent may outlive it, even if the core takes nothing any more
 
 #: The core has not noticed yet that the agent before this one is gone, or is crowded by streams that say nothing.
-_COME_AGAIN = (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DEADLINE_EXCEEDED)
-_CONNECT = f"/{pb.DESCRIPTOR.services_by_name['Simulation'].full_name}/Connect"
-_CHANNEL_OPTIONS = (
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
+_COME_AGAIN = ("ALREADY_EXISTS", "DEADLINE_EXCEEDED")
 
 
 class AgentError(Exception):
@@ -122,29 +112,6 @@ class Plan:
             raise AgentError(f"{path} is no plan: {type(error).__name__} {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """The files of ``--tls DIR``: the run's token, and the only certificate that is trusted."""
-
-    token: str
-    certificate: bytes
-
-    @classmethod
-    def read(cls, directory: Path) -> Trust:
-        """Reads ``token`` and ``tls.crt``. Raises :class:`OSError`, :class:`ValueError`."""
-        return cls((directory / "token").read_text("ascii").strip(), (directory / "tls.crt").read_bytes())
-
-    def channel(self, core: str) -> grpc.Channel:
-        """A channel to the core at ``HOST:PORT`` that accepts this certificate only."""
-        # The certificate is the root of trust, so who else has one of this name does not matter.
-        options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", CERTIFICATE_NAME))
-        return grpc.secure_channel(core, grpc.ssl_channel_credentials(self.certificate), options)
-
-
-def _plain_channel(core: str) -> grpc.Channel:
-    return grpc.insecure_channel(core, options=_CHANNEL_OPTIONS)
-
-
 def _integer(value: object) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{value!r} is not an integer")
@@ -159,19 +126,21 @@ class Agent:
         plan: Plan,
         server: int,
         directory: ServerDirectory,
+        link: Link,
         core: str,
         welcome_limit_s: float,
-        trust: Trust | None = None,
+        welcomed: Callable[[], None],
     ) -> None:
         self._plan = plan
-        self._trust = trust
         self._server = server
         self._directory = directory
-        self._core = core
+        self._link = link
+        self._core = core  # where it is, for messages
         self._welcome_limit_s = welcome_limit_s
+        self._tell_welcome = welcomed
         self._ranks = RankTable(directory)
         self._welcomed = threading.Event()  # or over
-        self._over = threading.Event()  # the stream has ended
+        self._over = link.over  # the stream has ended
         self._terminated_ns = 0  # when SIGTERM came
         self._gone_ns = 0  # when the workload was first seen to have ended
         self._look_at_ns = 0  # when to look around again
@@ -190,36 +159,27 @@ class Agent:
         """
         heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         heart.start()
-        channel = self._trust.channel(self._core) if self._trust else _plain_channel(self._core)
-        # Requests come as bytes: batches are packed by native code.
-        connect: grpc.StreamStreamMultiCallable[bytes, pb.CoreMessage]
-        connect = channel.stream_stream(_CONNECT, response_deserializer=pb.CoreMessage.FromString)
-        self._call = connect(self._send(), wait_for_ready=True)
-        limit = threading.Timer(self._welcome_limit_s, self._call.cancel)
-        limit.daemon = True
-        limit.start()
+        self._limit = threading.Timer(self._welcome_limit_s, self._link.cancel)
+        self._limit.daemon = True
+        self._limit.start()
         lost, early = "", False
         try:
-            for message in self._call:
-                self._receive(message)
-                if self._welcomed.is_set():
-                    limit.cancel()
+            self._link.run(self._send(), self._receive)
             if not self._leaving:
                 lost = "it closed the stream"
-        except grpc.RpcError as error:
+        except LostError as error:
             lost = self._lost(error)
-            early = not self._welcomed.is_set() and error.code() in _COME_AGAIN
+            early = not self._welcomed.is_set() and error.status in _COME_AGAIN
         except AgentError as error:
             lost = str(error)
         finally:
             welcomed = self._welcomed.is_set()
-            limit.cancel()
+            self._limit.cancel()
             self._over.set()
             self._welcomed.set()
             self._directory.page.ring()
             with self._asleep:  # a thread that wakes in native code while Python ends would abort the process
-                self._call.cancel()
-        channel.close()
+                self._link.cancel()
         if self._failure is not None:
             kind = "" if isinstance(self._failure, AgentError) else f"{type(self._failure).__name__}: "
             lost = f"the agent failed: {kind}{self._failure}"
@@ -233,15 +193,14 @@ class Agent:
         say(lost)
         return 1
 
-    def _lost(self, error: grpc.RpcError) -> str:
-        code, details = error.code(), " ".join((error.details() or "").split())
-        if self._terminated_ns and code == grpc.StatusCode.CANCELLED:
+    def _lost(self, error: LostError) -> str:
+        if self._terminated_ns and error.status == "CANCELLED":
             return "the agent was terminated"
         if not self._welcomed.is_set():
-            if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE):
+            if error.status in ("CANCELLED", "UNAVAILABLE"):
                 return f"no core reachable: nothing answered at {self._core} within {self._welcome_limit_s:g} s"
-            return f"the core at {self._core} refused: {details or code.name}"
-        return f"{code.name}: {details}"
+            return f"the core at {self._core} refused: {error.details or error.status}"
+        return str(error)
 
     def _receive(self, message: pb.CoreMessage) -> None:
         """Takes what the core has brought, in the order that the protocol says."""
@@ -270,8 +229,9 @@ class Agent:
                 f"the core at {self._core} speaks protocol {welcome.protocol} (version {welcome.version}), "
                 f"this agent {PROTOCOL} (version {version()})"
             )
+        self._limit.cancel()
         self._welcomed.set()
-        print("ready", flush=True)
+        self._tell_welcome()
 
     def _stop(self, stop: pb.Stop) -> None:
         status = ReplyStatus.FAILED if stop.failed else ReplyStatus.STOP
@@ -305,9 +265,9 @@ class Agent:
                 self._sleep()
         except GeneratorExit:
             raise
-        except BaseException as error:  # gRPC would swallow it: the receiver reports it
+        except BaseException as error:  # a link may swallow it: `run` reports it
             self._failure = error
-            self._call.cancel()
+            self._link.cancel()
 
     def _hello(self) -> pb.AgentMessage:
         hello = pb.Hello(
@@ -335,7 +295,7 @@ class Agent:
         rings = [rank.ring for rank in self._ranks if not rank.leaving]
         limit_ns = self._look_at_ns - time.monotonic_ns()
         if any(rank.outbox for rank in self._ranks):
-            limit_ns = min(limit_ns, POLL_NS)  # nobody rings when a shim has emptied its inbox
+            limit_ns = min(limit_ns, HURRIED_POLL_NS)  # nobody rings when a shim has emptied its inbox
         with self._asleep:
             if self._over.is_set():
                 return
@@ -367,7 +327,7 @@ class Agent:
             code, reason = state or (128 + signal.SIGTERM, "the agent was terminated")
             interrupted = state is None or reason.startswith(INTERRUPTED)
             self._leaving = True
-            farewell = threading.Timer(FAREWELL_LIMIT_S, self._call.cancel)
+            farewell = threading.Timer(FAREWELL_LIMIT_S, self._link.cancel)
             farewell.daemon = True
             farewell.start()
             yield pb.AgentMessage(goodbye=pb.Goodbye(exit_code=code, reason=reason, interrupted=interrupted))
@@ -491,7 +451,7 @@ class Agent:
             raise SystemExit(128 + signal.SIGTERM)
         if not self._terminated_ns:
             self._terminated_ns = time.monotonic_ns()
-            last = threading.Timer(TERMINATE_HARD_LIMIT_S, self._call.cancel)
+            last = threading.Timer(TERMINATE_HARD_LIMIT_S, self._link.cancel)
             last.daemon = True
             last.start()
 
@@ -543,6 +503,10 @@ def version() -> str:
         return "0+unknown"
 
 
+def _say_ready() -> None:
+    print("ready", flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="eidolon_interposer.agent", description="The agent of one emulated server.")
@@ -565,10 +529,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     deadline = time.monotonic() + options.connect_timeout
     while True:
-        agent = Agent(plan, options.server, directory, options.core, options.connect_timeout, trust)
+        link = GrpcLink(options.core, trust)
+        agent = Agent(plan, options.server, directory, link, options.core, options.connect_timeout, _say_ready)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, agent.terminate)
         code = agent.run(patient=time.monotonic() < deadline)
+        link.close()
         if code is not None:
             return code
         time.sleep(AGAIN_S)

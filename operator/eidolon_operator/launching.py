@@ -13,6 +13,7 @@ from eidolon_operator.spec import Spec, Workload
 # What is started with ``python -m``.
 CORE_MODULE: Final = "eidolon_simcore"
 AGENT_MODULE: Final = "eidolon_interposer.agent"
+ONE_HOST_MODULE: Final = "eidolon_operator.one_host"
 INSTALL_MODULE: Final = "eidolon_interposer.install"
 _TORCHRUN_MODULE: Final = "torch.distributed.run"
 
@@ -27,11 +28,6 @@ VARIABLE_PREFIX: Final = "EIDOLON_"
 
 #: The launcher, below the directory that the shim is installed in.
 LAUNCH: Final = "bin/launch"
-
-
-def agent_log(server: int) -> str:
-    """Name of the log of a server's agent in a local run's directory."""
-    return f"agent-{server}.log"
 
 
 def workload_command(workload: Workload, python: str) -> list[str]:

@@ -1,15 +1,13 @@
 """The local backend: a simulated cluster as processes on this machine.
 
-There is one simulation core, and for each emulated server an agent and a process group of the workload, all on
-loopback::
+There is one process with the simulation core and the agents of all emulated servers, and for each server a process
+group of the workload::
 
     eidolon run
-      ├─ python -m eidolon_simcore            listens on a free port, writes summary.json
-      └─ per emulated server N
-           ├─ python -m eidolon_interposer.agent   rings in /dev/shm/eidolon-RUN-N -> core
-           └─ launch -- COMMAND                    the workload, with the shim injected
+      ├─ python -m eidolon_operator.one_host   rings in /dev/shm/eidolon-RUN-N -> core, writes summary.json
+      └─ launch -- COMMAND                     for each server N: the workload, with the shim injected
 
-They start in this order, each once the one before is ready, and end in the reverse order. A workload that ends writes
+They start in this order, the second once the first is ready, and end in the reverse order. A workload that ends writes
 its exit state, then its agent drains the rings and says goodbye, and the core ends when all agents have. Whatever
 happens, nothing outlives the run (see :mod:`eidolon_operator.processes`).
 """
@@ -23,7 +21,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,14 +30,15 @@ from eidolon_interposer.serverdir import tell_launcher, write_exit, write_server
 from eidolon_operator import diagnosis, launching, live, machine, processes
 from eidolon_operator import summary as summaries
 from eidolon_operator.console import Console
-from eidolon_operator.machine import LOOPBACK, RunError
+from eidolon_operator.machine import RunError
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec
 
-READY_TIMEOUT_S: Final = 60.0  # for the core to listen, and for an agent to be welcomed
+READY_TIMEOUT_S: Final = 60.0  # for the core to start, and to welcome its agents
 GRACE_S: Final = 10.0  # for the other servers' workloads once one has failed, and after Ctrl-C
-DRAIN_TIMEOUT_S: Final = 60.0  # for agents and core once the workloads have ended
+DRAIN_TIMEOUT_S: Final = 60.0  # for the core once the workloads have ended
 RECONNECT_TIMEOUT_S: Final = 1.0  # an agent that is gone does not come back: nobody here starts another
+_CORE: Final = "simulation core"
 _FOR_EVER_S: Final = 10.0 * 365 * 86_400
 
 
@@ -54,11 +53,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Server:
-    """One emulated server: its directory, its agent, its workload."""
+    """One emulated server: its directory, its workload."""
 
     index: int
     directory: Path
-    agent: asyncio.subprocess.Process | None = None
     workload: asyncio.subprocess.Process | None = None
     output: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -186,55 +184,39 @@ class _LocalRun:
             plan_file = self._out / launching.PLAN
             plan_file.touch(mode=0o600)  # it holds the token of the run
             plan_file.write_text(json.dumps(self._plan.document, indent=1) + "\n", "utf-8")
-            address = await self._start_core(plan_file)
-            await _all(self._start_agent(server, plan_file, address) for server in self._servers)
+            await self._start_core(plan_file)
         for server in self._servers:
             await self._start_workload(server)
 
-    async def _start_core(self, plan_file: Path) -> str:
+    async def _start_core(self, plan_file: Path) -> None:
+        """Starts the core, with the agents, and waits for the line that says that it is ready. Addresses that it prints
+        before are shown to the user."""
         for stale in (launching.SUMMARY, launching.PROGRESS):
             (self._out / stale).unlink(missing_ok=True)
-        command = [*_python(launching.CORE_MODULE), "--plan", str(plan_file), "--listen", f"{LOOPBACK}:0"]
-        command += self._endpoints.arguments()
-        self._core, line = await self._start_service(
-            "simulation core", [*command, "--out", str(self._out)], self._core_log, "listening "
-        )
-        return line.split()[1]
-
-    async def _start_agent(self, server: _Server, plan_file: Path, address: str) -> None:
-        command = [*_python(launching.AGENT_MODULE), "--plan", str(plan_file), "--server", str(server.index)]
-        server.agent, _ = await self._start_service(
-            f"agent of server {server.index}",
-            [*command, "--dir", str(server.directory), "--core", address],
-            self._out / launching.agent_log(server.index),
-            "ready",
-        )
-
-    async def _start_service(
-        self, what: str, command: Sequence[str], log: Path, expected: str
-    ) -> tuple[asyncio.subprocess.Process, str]:
-        """Starts one of our own processes and waits for the line that says that it is ready. Addresses that it prints
-        before are shown to the user."""
-        with log.open("wb") as file:
-            process = await processes.start(
+        command = [sys.executable, "-m", launching.ONE_HOST_MODULE, "--plan", str(plan_file)]
+        command += [*self._endpoints.arguments(), "--out", str(self._out)]
+        command += ["--dirs", *(str(server.directory) for server in self._servers)]
+        with self._core_log.open("wb") as file:
+            core = await processes.start(
                 command, env=_service_environment(), stdout=asyncio.subprocess.PIPE, stderr=file
             )
-        self._started.append(process)
-        assert process.stdout is not None
+        self._core = core
+        self._started.append(core)
+        assert core.stdout is not None
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
-                line = await process.stdout.readline()
+                line = await core.stdout.readline()
                 while line.startswith((b"http ", b"dcgm ")):
                     self._console.say(" at ".join(line.decode().split()))
-                    line = await process.stdout.readline()
+                    line = await core.stdout.readline()
         except TimeoutError:
-            raise RunError(f"the {what} is not ready after {READY_TIMEOUT_S:.0f} s; see {log}") from None
+            text = f"the {_CORE} is not ready after {READY_TIMEOUT_S:.0f} s; see {self._core_log}"
+            raise RunError(text) from None
         text = line.decode(errors="replace").strip()
-        if not text.startswith(expected):
+        if text != "ready":
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 5)
-            raise RunError(f"the {what} did not start: {_last_line(log) or text or 'it printed nothing'}")
-        return process, text
+                await asyncio.wait_for(core.wait(), 5)
+            raise RunError(f"the {_CORE} did not start: {_last_line(self._core_log) or text or 'it printed nothing'}")
 
     async def _start_workload(self, server: _Server) -> None:
         launch = importlib.resources.files("eidolon_interposer") / launching.LAUNCH
@@ -265,12 +247,12 @@ class _LocalRun:
             await asyncio.wait(server.output, timeout=1.0)
         if self._null_core:
             return self._outcome(code)
-        services = [process for process in (*(server.agent for server in self._servers), self._core) if process]
-        ended = await self._within(DRAIN_TIMEOUT_S if failure is None else GRACE_S, *(p.wait() for p in services))
+        services = [self._core.wait()] if self._core is not None else []
+        ended = await self._within(DRAIN_TIMEOUT_S if failure is None else GRACE_S, *services)
         summary = _read_summary(self._out)
         (self._out / launching.SUMMARY).with_suffix(".partial").unlink(missing_ok=True)  # of a core that was killed
         if summary is None and failure is None:
-            failure = self._how_lost("simulation core", self._core, self._core_log)
+            failure = self._how_lost()
         if summary is not None and summary["state"] != "Succeeded":
             reason = summary.get("reason")
             late = reason if summary.get("cause") == "TimeLimitExceeded" else self._late  # the core says who waits
@@ -290,21 +272,9 @@ class _LocalRun:
 
     async def _wait_for_workloads(self) -> str | None:
         """Waits until all workloads have ended, ending the rest when one has failed. Returns why the run cannot go on
-        if it was one of our own processes that ended too early."""
+        if the core has ended too early."""
         workloads = {asyncio.create_task(s.workload.wait()): s for s in self._servers if s.workload}
-        services: dict[asyncio.Task[int], tuple[str, asyncio.subprocess.Process, Path]] = {}
-        if self._core is not None:
-            services[asyncio.create_task(self._core.wait())] = ("simulation core", self._core, self._core_log)
-        agents = {}
-        for server in self._servers:
-            if server.agent is not None:
-                task = asyncio.create_task(server.agent.wait())
-                agents[task] = server
-                services[task] = (
-                    f"agent of server {server.index}",
-                    server.agent,
-                    self._out / launching.agent_log(server.index),
-                )
+        core = None if self._core is None else asyncio.create_task(self._core.wait())
         failure: str | None = None
         running = set(workloads)
         hurry = asyncio.create_task(self._hurry.wait())
@@ -312,7 +282,9 @@ class _LocalRun:
         late = asyncio.create_task(asyncio.sleep(limit_s if limit_s is not None else _FOR_EVER_S))
         timeout: float | None = None
         while running:
-            watched: set[asyncio.Task[Any]] = {*running, *services}
+            watched: set[asyncio.Task[Any]] = set(running)
+            if core is not None:
+                watched.add(core)
             if failure is None:
                 watched.add(late)
             if not hurry.done():
@@ -321,14 +293,15 @@ class _LocalRun:
             running -= done
             for task in done & set(workloads):
                 self._see_off(workloads[task])
-            for task in done & set(services):
-                what, process, log = services.pop(task)
-                orderly = process.returncode == 0 and (task not in agents or _ended(agents[task]))
+            if core is not None and core in done:
+                orderly = core.result() == 0
+                core = None
                 if not orderly and failure is None and not self._interrupted:
-                    failure = self._how_lost(what, process, log)
-                    self._lost = failure if (process.returncode or 0) < 0 else None  # else it was told why
+                    assert self._core is not None
+                    failure = self._how_lost()
+                    self._lost = failure if (self._core.returncode or 0) < 0 else None  # else it was told why
                     self._console.say(failure)
-                    self._end(failure, [agents[task]] if task in agents else self._servers)
+                    self._end(failure, self._servers)
             if late.done() and failure is None:
                 failure = self._late = f"the run took longer than {limit_s:g} s (spec.timeLimit)"
             failed = failure is not None or any(t.done() and t.result() != 0 for t in workloads)
@@ -366,11 +339,10 @@ class _LocalRun:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    @staticmethod
-    def _how_lost(what: str, process: asyncio.subprocess.Process | None, log: Path) -> str:
-        code = (process.returncode if process else None) or 0
-        said = "" if code < 0 else f": {_last_line(log) or f'see {log}'}"
-        return f"the {what} {processes.ending(code)} too early{said}"
+    def _how_lost(self) -> str:
+        code = (self._core.returncode if self._core else None) or 0
+        said = "" if code < 0 else f": {_last_line(self._core_log) or f'see {self._core_log}'}"
+        return f"the {_CORE} {processes.ending(code)} too early{said}"
 
     async def _within(self, timeout_s: float, *waiting: Awaitable[object]) -> bool:
         """Whether all have ended within the time. A second Ctrl-C ends the wait too."""
@@ -416,22 +388,6 @@ class _LocalRun:
                 self._console.status(view.lines(clock(), self._console.columns))
 
 
-async def _all(waiting: Iterator[Awaitable[None]]) -> None:
-    """Waits for all, in batches, so that 1,000 servers do not start at once. The first error ends the wait."""
-    gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
-
-    async def gated(item: Awaitable[None]) -> None:
-        async with gate:
-            await item
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for item in waiting:
-                group.create_task(gated(item))
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
 async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
     """Yields the new lines of a JSON-lines file, which may be none, a few times a second."""
     offset, pending = 0, b""
@@ -449,10 +405,6 @@ async def _tail(path: Path) -> AsyncIterator[list[Mapping[str, Any]]]:
 def _service_environment() -> dict[str, str]:
     hidden = (launching.VARIABLE_PREFIX, "LD_PRELOAD")
     return {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
-
-
-def _python(module: str) -> list[str]:
-    return [sys.executable, "-m", module]
 
 
 def _ended(server: _Server) -> bool:

@@ -15,6 +15,7 @@ import queue
 import signal
 import sys
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from importlib import metadata
 from pathlib import Path
@@ -66,20 +67,51 @@ def dcgm_routes(service: Service) -> dict[str, Handler]:
     return {"/metrics": lambda _: Response(dcgm.page(service.snapshot, namespace), content_type=metrics.CONTENT_TYPE)}
 
 
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The options that a core has wherever its agents are."""
+    made = argparse.ArgumentParser(prog=prog, description=description)
+    made.add_argument("--plan", type=Path, required=True, help="plan.json, whose section `core` is read")
+    made.add_argument("--out", type=Path, required=True, help="where summary.json and progress.jsonl go")
+    made.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /status, /metrics, /summary and /files/")
+    made.add_argument("--dcgm", metavar="HOST:PORT", help="serve /metrics as NVIDIA's dcgm-exporter would")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serves the run that the arguments describe; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="eidolon_simcore", description="The simulation core of one run.")
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json, whose section `core` is read")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
-    parser.add_argument("--out", type=Path, required=True, help="where summary.json and progress.jsonl go")
-    parser.add_argument("--http", metavar="HOST:PORT", help="serve /healthz, /status, /metrics, /summary and /files/")
-    parser.add_argument("--dcgm", metavar="HOST:PORT", help="serve /metrics as NVIDIA's dcgm-exporter would")
-    parser.add_argument("--tls", type=Path, metavar="DIR", help="token, tls.crt and tls.key: agents must use TLS")
-    parser.add_argument("--linger", action="store_true", help="after the end stay until SIGTERM")
-    options = parser.parse_args(arguments)
+    known = parser("eidolon_simcore", "The simulation core of one run.")
+    known.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0: any free one")
+    known.add_argument("--tls", type=Path, metavar="DIR", help="token, tls.crt and tls.key: agents must use TLS")
+    known.add_argument("--linger", action="store_true", help="after the end stay until SIGTERM")
+    options = known.parse_args(arguments)
+    asked_to_end: queue.SimpleQueue[None] = queue.SimpleQueue()  # unlike an Event, safe in a signal handler
+
+    def listen(service: Service) -> Callable[[], None]:
+        print(f"listening {service.listen(options.listen)}", flush=True)
+        return asked_to_end.get if options.linger else lambda: None
+
+    try:
+        security = Security.read(options.tls) if options.tls else None
+    except (OSError, ValueError) as error:
+        print(f"eidolon: {error}", file=sys.stderr)
+        return 2
+    return serve(options, listen, lambda: asked_to_end.put(None), security)
+
+
+def serve(
+    options: argparse.Namespace,
+    connect: Callable[[Service], Callable[[], None]],
+    asked_to_end: Callable[[], None] = lambda: None,
+    security: Security | None = None,
+) -> int:
+    """Serves the run that the options of :func:`parser` describe; returns the exit code.
+
+    Args:
+        connect: makes the service known to its agents; what it returns is called when the run is over.
+        asked_to_end: is called at SIGTERM and SIGINT, which also end the run.
+    """
     try:
         plan = planning.read(options.plan)
-        security = Security.read(options.tls) if options.tls else None
         if security is not None:
             plan = dataclasses.replace(plan, token=security.token)
         # The first rank that joins says how many there are, so none needs to be expected before.
@@ -95,22 +127,19 @@ def main(arguments: list[str] | None = None) -> int:
         exporter = HttpServer(dcgm_routes(service))
         if options.dcgm:
             print(f"dcgm {exporter.listen(options.dcgm)}", flush=True)
-        address = service.listen(options.listen)
+
+        def end(*_: object) -> None:
+            asked_to_end()
+            service.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        leave = connect(service)
     except (planning.PlanError, OSError, ValueError) as error:
         print(f"eidolon: {error}", file=sys.stderr)
         return 2
-    asked_to_end: queue.SimpleQueue[None] = queue.SimpleQueue()  # unlike an Event, safe in a signal handler
-
-    def end(*_: object) -> None:
-        asked_to_end.put(None)
-        service.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    print(f"listening {address}", flush=True)
     service.run()
-    if options.linger:
-        asked_to_end.get()
+    leave()
     http.close()
     exporter.close()
     return 0 if simulation.state == "Succeeded" else 1

@@ -1,10 +1,11 @@
-"""The gRPC service: streams on one side, one simulation on the other.
+"""The service: streams of agents on one side, one simulation on the other.
 
-Every stream has a thread that reads it, and one of gRPC's own that writes it. What is read goes into one inbox. Whoever
-has put something there, and finds nobody at the simulation, goes to it himself: he takes everything that has arrived,
-hands it to the :class:`~.simulation.Simulation`, and lets that answer once for the whole round. Others go on reading
-meanwhile. So a message is handed from thread to thread no more often than necessary, and a blocking request is answered
-a fraction of a millisecond after it came.
+Every gRPC stream has a thread that reads it, and one of gRPC's own that writes it. An agent in this process needs
+neither (:meth:`Service.attach`). What is read goes into one inbox. Whoever has put something there, and finds nobody at
+the simulation, goes to it himself: he takes everything that has arrived, hands it to the
+:class:`~.simulation.Simulation`, and lets that answer once for the whole round. Others go on reading meanwhile. So a
+message is handed from thread to thread no more often than necessary, and a blocking request is answered a fraction of a
+millisecond after it came.
 
 With TLS (:class:`Security`) the agents pin the core's self-signed certificate. In both cases a hello must bring the
 run's token.
@@ -71,14 +72,27 @@ class Security:
 class _Stream:
     """One connected agent."""
 
-    def __init__(self) -> None:
-        self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
+    def __init__(self, take: Callable[[pb.CoreMessage | RejectedError | None], None]) -> None:
+        self._take = take  # what goes to the agent, and at last the end
         self.began_at = time.monotonic()
         self.server: int | None = None  # index of its server, known after hello
         self.over = False
 
     def send(self, message: pb.CoreMessage) -> None:
-        self.out.put(message)
+        self._take(message)
+
+    def end(self, error: RejectedError | None = None) -> None:
+        if not self.over:
+            self.over = True
+            self._take(error)
+
+
+class _GrpcStream(_Stream):
+    """One whose agent is elsewhere."""
+
+    def __init__(self) -> None:
+        self.out: queue.SimpleQueue[pb.CoreMessage | RejectedError | None] = queue.SimpleQueue()
+        super().__init__(self.out.put)
 
     def messages(self) -> Iterator[pb.CoreMessage]:
         """What is sent, as it goes out: what has queued up meanwhile goes as one message. Raises the
@@ -97,11 +111,6 @@ class _Stream:
                 raise queued[-1]
             if queued[-1] is None:
                 return
-
-    def end(self, error: RejectedError | None = None) -> None:
-        if not self.over:
-            self.over = True
-            self.out.put(error)
 
 
 class _Received:
@@ -133,9 +142,43 @@ class Service:
         self.snapshot: Snapshot = simulation.snapshot(self._ticked_at)  #: any thread may read it too
         self._streams: set[_Stream] = set()  # streams that have said hello
         self._silent: set[_Stream] = set()  # streams that have not yet
+        self._server: grpc.Server | None = None
+
+    def listen(self, address: str) -> str:
+        """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""
+        host = address.rpartition(":")[0]
+        self._server = self._grpc_server()
+        try:
+            if self._security is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._security.credentials())
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        if not port:
+            raise OSError(f"cannot listen on {address}")
+        self._server.start()
+        return f"{host}:{port}"
+
+    def attach(self, take: Callable[[pb.CoreMessage | RejectedError | None], None]) -> Callable[[bytes | None], None]:
+        """Opens the stream of an agent in this process. Returns what takes the agent's messages, and None when it has
+        gone.
+
+        ``take`` gets the core's messages, and at last None or what is wrong with the stream. It is called on whichever
+        thread is at the simulation, and neither waits nor raises.
+        """
+        stream = _Stream(take)
+        self._post(stream, _Opened())
+        return lambda data: self._post(stream, None if data is None else _Received(data))
+
+    def cancel(self) -> None:
+        """Ends the run at the next tick. Any thread or signal handler may call it."""
+        self._inbox.put((None, None))
+
+    def _grpc_server(self) -> grpc.Server:
         # Threads are made as streams need them. There may be a few more streams than servers while one reconnects.
-        self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=2 * simulation.plan.servers + 64, thread_name_prefix="stream"),
+        server = grpc.server(
+            ThreadPoolExecutor(max_workers=2 * self._simulation.plan.servers + 64, thread_name_prefix="stream"),
             options=[
                 ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", -1),
@@ -154,32 +197,14 @@ class Service:
         connect = grpc.stream_stream_rpc_method_handler(
             self._connect, request_deserializer=_Received, response_serializer=pb.CoreMessage.SerializeToString
         )
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_NAME, {"Connect": connect}),))
-
-    def listen(self, address: str) -> str:
-        """Binds and starts; returns HOST:PORT. Raises :class:`OSError` if the address cannot be had."""
-        host = address.rpartition(":")[0]
-        try:
-            if self._security is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, self._security.credentials())
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from error
-        if not port:
-            raise OSError(f"cannot listen on {address}")
-        self._server.start()
-        return f"{host}:{port}"
-
-    def cancel(self) -> None:
-        """Ends the run at the next tick. Any thread or signal handler may call it."""
-        self._inbox.put((None, None))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_NAME, {"Connect": connect}),))
+        return server
 
     # ---- threads of the streams -----------------------------------------------------------------------------------
 
     def _connect(self, requests: Iterator[_Received], context: grpc.ServicerContext) -> Iterator[pb.CoreMessage]:
         """One stream: gRPC calls this on a thread of its own for each agent that connects."""
-        stream = _Stream()
+        stream = _GrpcStream()
         self._post(stream, _Opened())
 
         def read() -> None:
@@ -239,7 +264,8 @@ class Service:
                 self._show(float("inf"))
                 for stream in self._streams:
                     stream.end()
-        self._server.stop(grace=1.0).wait()
+        if self._server is not None:
+            self._server.stop(grace=1.0).wait()
 
     def _tick(self) -> None:
         now = time.monotonic()

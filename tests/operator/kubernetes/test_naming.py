@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from eidolon_interposer.agent import CERTIFICATE_NAME
+from eidolon_interposer.link import CERTIFICATE_NAME
 from eidolon_operator import fetch
 from eidolon_operator import spec as specs
 from eidolon_operator.kubernetes import certificate, naming
