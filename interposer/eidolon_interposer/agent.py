@@ -302,8 +302,9 @@ class Agent:
             bell = self._directory.page.wait_for_news(rings, self._bell, limit_ns)
         if bell != self._bell:
             self._bell = bell
-            if self._directory.changed():
-                self._look_at_ns = 0  # a new rank soon blocks
+            # Nobody that is known has rung: it may be a new rank, which soon blocks.
+            if not any(ring.has_news() for ring in rings) and self._directory.changed():
+                self._look_at_ns = 0
 
     def _look_around(self, now_ns: int) -> Iterator[pb.AgentMessage | Batch]:
         """What is not in the rings' counters: new rings, processes that are gone, the end of the workload."""
