@@ -14,6 +14,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -135,6 +136,7 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, end)
         leave = connect(service)
+        threading.Thread(target=simulation.read_tables, name="tables").start()
     except (planning.PlanError, OSError, ValueError) as error:
         print(f"eidolon: {error}", file=sys.stderr)
         return 2

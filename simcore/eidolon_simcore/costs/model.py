@@ -16,9 +16,10 @@ error of it is greater by :data:`TRANSFER_ERROR`."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
@@ -60,13 +61,23 @@ class CostModel:
     def __init__(self, gpu: Gpu, points: Points | None = None) -> None:
         self._gpu = gpu
         self._roofline = Roofline(gpu)
-        self._given = points
+        self._read = points
+        self._reading = threading.Lock()
         self._found: dict[Hashable, Cost] = {}
 
-    @cached_property
+    def read_tables(self) -> None:
+        """Reads the tables, which takes about a second. Whoever asks for a cost before does it himself, or waits for
+        the thread that is at it."""
+        with self._reading:
+            if self._read is None:
+                self._read = measured_points(self._gpu.key)
+
+    @property
     def _points(self) -> Points:
-        """The points, which are read when the first cost is asked for and not while everybody waits for the core."""
-        return measured_points(self._gpu.key) if self._given is None else self._given
+        if self._read is None:
+            self.read_tables()
+        assert self._read is not None
+        return self._read
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
         """The cost of a device operation; ``operator`` is the "op" signature that its attribute ``op`` names."""

@@ -128,6 +128,11 @@ class Simulation:
         self._published_at = now
         self._gauges = DeviceGauges()
 
+    def read_tables(self) -> None:
+        """Reads the tables of costs. Any thread may do it while the ranks are still on their way."""
+        for world in self._worlds.values():
+            world.costs.read_tables()
+
     def _open_session(self, rank: int, server: Server, number: int) -> Session:
         world = self._worlds[self.plan.devices[server.index].gpu.key]
         return Session(world, rank, server.index, number, self._outbox.line(server.index, number))
