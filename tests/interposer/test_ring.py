@@ -744,7 +744,6 @@ def test_records_gather_until_it_is_time_to_look(
     writer.emit(Kind.HOST)
     assert reader.has_news()
     assert elapsed(lambda: page.wait_for_news([reader], seen, 10_000_000_000)) >= POLL_NS / 1e9
-    assert elapsed(lambda: page.wait_for_news([reader], seen + 1, 10_000_000_000)) < POLL_NS / 1e9, "somebody waits"
 
 
 def test_a_rank_that_waits_for_an_answer_is_known(pair: tuple[RingWriter, RingReader]) -> None:
