@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.overhead.marked import now_s
+from bench.overhead.marked import EPOCH_OFFSET, now_s
 from bench.overhead.workloads import WARMUP, Workload
+from eidolon_interposer.abi import RING_HEADER, offset_of
 
 MODES: Final = ("floor", "null", "core")
 LIMIT_S: Final = 900.0
@@ -81,6 +82,7 @@ def measure(workload: Workload, mode: str, ranks: int, steps: int) -> Measured:
             command = [*eidolon, *command, str(WARMUP), str(WARMUP + steps), *workload.command(ranks, steps)]
         before, used_before, began_s = _processors_s(), _children_s(), now_s()
         variables = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        variables[EPOCH_OFFSET] = str(offset_of(RING_HEADER, "epoch_ns"))
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=LIMIT_S, env=variables, cwd=workload.folder()
         )
