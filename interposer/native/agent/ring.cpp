@@ -220,11 +220,12 @@ uint64_t Ring::check_records(const char *records, uint64_t count) const {
 
 void Ring::sent(const Batch *batch) {
   ++sent_;
-  asked_ += batch == nullptr ? 0 : batch->asks;
-  if (batch == nullptr)
+  if (batch == nullptr) {
     note(tail_, defs_tail_);
-  else
-    note(batch->first_seq + batch->count, batch->definitions_end);
+    return;
+  }
+  asked_ += batch->asks;
+  note(batch->first_seq + batch->count, batch->definitions_end);
 }
 
 void Ring::taken(uint64_t messages) {

@@ -65,19 +65,13 @@ class CostModel:
         self._reading = threading.Lock()
         self._found: dict[Hashable, Cost] = {}
 
-    def read_tables(self) -> None:
-        """Reads the tables, which takes about a second. Whoever asks for a cost before does it himself, or waits for
-        the thread that is at it."""
+    def read_tables(self) -> Points:
+        """The points of the tables, which takes about a second for the first time. Whoever asks for a cost before reads
+        them himself, or waits for the thread that is at it."""
         with self._reading:
             if self._read is None:
                 self._read = measured_points(self._gpu.key)
-
-    @property
-    def _points(self) -> Points:
-        if self._read is None:
-            self.read_tables()
-        assert self._read is not None
-        return self._read
+            return self._read
 
     def cost(self, signature: Signature, operator: Signature | None = None) -> Cost:
         """The cost of a device operation; ``operator`` is the "op" signature that its attribute ``op`` names."""
@@ -96,12 +90,13 @@ class CostModel:
         analysis = analyse(self._roofline, signature, operator)
         if analysis is None:
             return Cost(FIT["other"].floor_ns, "unknown", MEMORY, _ERROR["unknown"])
-        estimate = self._points.estimate(analysis.work)
+        points = self.read_tables()
+        estimate = points.estimate(analysis.work)
         if estimate is None:
             error = _ERROR[analysis.source]
             return Cost(round(analysis.work.analytic_ns), analysis.source, analysis.kind, error)
         source, error = estimate.source, estimate.error
-        guessed = analysis.source == "unknown" and analysis.work.group not in self._points
+        guessed = analysis.source == "unknown" and analysis.work.group not in points
         if source == "roofline" or guessed:
             source, error = analysis.source, max(error, _ERROR[analysis.source])
         if self._gpu.key not in MEASURED_GPUS:
