@@ -54,6 +54,7 @@ _OPTIONS: Final[tuple[tuple[str, str, type, str], ...]] = (
     ("--time-sync", "timeSync", str, "conservative or optimistic"),
     ("--host-cost", "cost.host", str, "table or measured"),
     ("--unknown-limit", "cost.unknownLimit", float, "largest share of device time whose cost may be unknown"),
+    ("--fold", "fold.mode", str, "none, replica or stage: run one rank of each class of equal ranks"),
     ("--time-limit", "timeLimit", str, "end the run, with who waits for what, after this much real time (no limit)"),
     ("--startup-timeout", "startupTimeout", str, "real time for all ranks to join"),
 )
@@ -159,6 +160,16 @@ def _add_run(verbs: Any) -> None:
         parse = _whole if kind is int else kind
         run.add_argument(option, dest=field, type=parse, metavar=kind.__name__.upper()[:5], help=text + _default(field))
     run.add_argument(
+        "--parallel",
+        dest="fold.parallel",
+        type=_axes,
+        metavar="AXIS=SIZE,...",
+        help="with --fold: the mesh of the ranks, outermost axis first, e.g. pp=8,dp=16,tp=8 (all is dp)",
+    )
+    run.add_argument(
+        "--keep", dest="fold.keep", type=_ranks, metavar="RANK,...", help="with --fold: further ranks that run"
+    )
+    run.add_argument(
         "--strict", dest="cost.strict", action="store_true", default=None, help="fail for what is otherwise a warning"
     )
     run.add_argument(
@@ -192,6 +203,19 @@ def _whole(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _axes(text: str) -> list[dict[str, Any]]:
+    axes = [re.fullmatch(r"([a-z_]+)=([0-9]{1,9})", part) for part in text.split(",")]
+    if not all(axes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,... such as pp=8,dp=16,tp=8")
+    return [{"axis": axis[1], "size": int(axis[2])} for axis in axes if axis]
+
+
+def _ranks(text: str) -> list[int]:
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of ranks such as 7,1023")
+    return [int(rank) for rank in text.split(",")]
 
 
 def _path(text: str) -> Path:
@@ -241,8 +265,12 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
     host_memory_bytes = _host_memory(options.host_memory)
     if aside := specs.only_in_kubernetes(spec):
         complain(f"{source}: only in Kubernetes, ignored here: {', '.join(aside)}")
+    if options.null_core and spec.fold is not None:
+        raise UsageError("--null-core simulates nothing, so it excludes --fold (spec.fold)")
     try:
         words = machine.workload_command(spec.workload)
+        for line in machine.fold_needs(spec):
+            complain(line)
         with _run_directory(options.out, f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}") as out:
             outcome = local.run(
                 spec,
@@ -291,6 +319,7 @@ def _document(options: argparse.Namespace, command: list[str] | None) -> tuple[A
     """The object that is to be run, with the options in it, and what messages call it."""
     given = {field: value for _, field, *_ in _OPTIONS if (value := getattr(options, field)) is not None}
     given |= {field: True for field in ("cost.strict", "recording.enabled") if options.__dict__[field]}
+    given |= {field: value for field in ("fold.parallel", "fold.keep") if (value := options.__dict__[field])}
     if options.file is not None:
         document, source = specs.read(options.file), str(options.file)
     else:

@@ -26,6 +26,11 @@ CORE_LOG: Final = "core.log"
 #: Prefix of Eidolon's own environment variables. None of them is passed on from the surroundings.
 VARIABLE_PREFIX: Final = "EIDOLON_"
 
+#: Of a folded run, ``WORLD/RANKS_PER_SERVER:R0,R1,...``: the size of the whole job, how many of its ranks each emulated
+#: server has, and which ranks the processes of this server are, in the order of the ``LOCAL_RANK`` that torchrun or the
+#: launcher gives them.
+FOLD: Final = "EIDOLON_FOLD"
+
 #: The launcher, below the directory that the shim is installed in.
 LAUNCH: Final = "bin/launch"
 
@@ -40,8 +45,8 @@ def rank_options(spec: Spec, server: int) -> list[str]:
     """The launcher's options that make it start every rank of a server by itself, if the spec asks for that."""
     if spec.workload.launcher != "plain":
         return []
-    ranks = spec.workload.ranks_per_server
-    return ["--ranks", str(ranks), "--first-rank", str(server * ranks)]
+    ranks = spec.placement.ranks[server]
+    return ["--ranks", str(len(ranks)), "--first-rank", str(spec.placement.before(server))]
 
 
 def rendezvous(spec: Spec, server: int, master: str, port: int) -> dict[str, str]:
@@ -49,21 +54,27 @@ def rendezvous(spec: Spec, server: int, master: str, port: int) -> dict[str, str
 
     ``PET_*`` is what torchrun reads. Ranks that the launcher starts get the variables of ``torch.distributed``; the
     launcher adds ``LOCAL_RANK`` and ``RANK`` to each.
+
+    All of these count the processes that run, and the servers on which they do. Where that is not every rank of the
+    run, :data:`FOLD` tells the hook in each process which rank the process is.
     """
-    ranks = str(spec.workload.ranks_per_server)
+    placement = spec.placement
+    number, ranks = str(placement.servers.index(server)), placement.ranks[server]
     found = {
-        "PET_NNODES": str(spec.servers),
-        "PET_NODE_RANK": str(server),
-        "PET_NPROC_PER_NODE": ranks,
+        "PET_NNODES": str(len(placement.servers)),
+        "PET_NODE_RANK": number,
+        "PET_NPROC_PER_NODE": str(len(ranks)),
         "PET_MASTER_ADDR": master,
         "PET_MASTER_PORT": str(port),
     }
     if spec.workload.launcher == "plain":
         found |= {
-            "WORLD_SIZE": str(spec.world),
-            "LOCAL_WORLD_SIZE": ranks,
-            "GROUP_RANK": str(server),
+            "WORLD_SIZE": str(placement.processes),
+            "LOCAL_WORLD_SIZE": str(len(ranks)),
+            "GROUP_RANK": number,
             "MASTER_ADDR": master,
             "MASTER_PORT": str(port),
         }
+    if spec.fold is not None:
+        found[FOLD] = f"{spec.world}/{spec.workload.ranks_per_server}:{','.join(map(str, ranks))}"
     return found

@@ -1,7 +1,7 @@
 """The local backend: a simulated cluster as processes on this machine.
 
 There is one process with the simulation core and the agents of all emulated servers, and for each server a process
-group of the workload::
+group of the workload. Of a folded run there are only the servers that have ranks to run; they keep their numbers::
 
     eidolon run
       ├─ python -m eidolon_operator.one_host   rings in /dev/shm/eidolon-RUN-N -> core, writes summary.json
@@ -100,7 +100,7 @@ def run(
         with contextlib.ExitStack() as stack:
             servers = [
                 _Server(index, stack.enter_context(machine.server_directory(scratch, index)))
-                for index in range(spec.servers)
+                for index in spec.placement.servers
             ]
             budget = machine.default_host_memory() if host_memory_bytes is None else host_memory_bytes
             plan = plan.with_server_conf(machine.share_host_memory(servers[0].directory, budget))
@@ -195,7 +195,7 @@ class _LocalRun:
             (self._out / stale).unlink(missing_ok=True)
         command = [sys.executable, "-m", launching.ONE_HOST_MODULE, "--plan", str(plan_file)]
         command += [*self._endpoints.arguments(), "--out", str(self._out)]
-        command += ["--dirs", *(str(server.directory) for server in self._servers)]
+        command += ["--dirs", *(f"{server.index}={server.directory}" for server in self._servers)]
         with self._core_log.open("wb") as file:
             core = await processes.start(
                 command, env=_service_environment(), stdout=asyncio.subprocess.PIPE, stderr=file
@@ -232,7 +232,7 @@ class _LocalRun:
             stderr=asyncio.subprocess.PIPE,
         )
         self._started.append(server.workload)
-        prefix = f"[server {server.index}] " if self._spec.servers > 1 else ""
+        prefix = f"[server {server.index}] " if len(self._servers) > 1 else ""
         for stream, error in ((server.workload.stdout, False), (server.workload.stderr, True)):
             assert stream is not None
             server.output.append(asyncio.create_task(self._console.follow(stream, error=error, prefix=prefix)))

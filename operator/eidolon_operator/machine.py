@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from eidolon_interposer.vocabulary import ConfKey
-from eidolon_operator import diagnosis, launching
+from eidolon_operator import diagnosis, folding, launching
 from eidolon_operator.plan import Plan
 from eidolon_operator.spec import Spec, Workload
 
@@ -26,6 +26,9 @@ NOT_FOUND: Final = 127  #: exit code for a program that does not exist, as in a 
 LOOPBACK: Final = "127.0.0.1"
 #: Share of the machine's memory that large allocations of all ranks together may take, unless the user says otherwise.
 HOST_MEMORY_PERCENT: Final = 80
+#: Memory of this machine that a process with torch takes, as is assumed before a folded run. Ranks of the examples take
+#: 0.36 to 0.42 GiB; what a script itself keeps in host memory comes on top.
+PROCESS_BYTES: Final = (4 << 30) // 10
 
 
 class RunError(Exception):
@@ -87,11 +90,30 @@ def remove_stale(scratch: Path) -> None:
 
 def check_space(scratch: Path, plan: Plan) -> None:
     """Raises :class:`RunError` if the rings do not fit. A full file system would be a bus error in the workload."""
-    needed, free = plan.ring_bytes * plan.spec.world, shutil.disk_usage(scratch).free
+    ranks = plan.spec.placement.processes
+    needed, free = plan.ring_bytes * ranks, shutil.disk_usage(scratch).free
     if needed > free:
-        raise RunError(
-            f"the rings of {plan.spec.world} ranks need {needed >> 20} MiB in {scratch}; {free >> 20} MiB are free"
-        )
+        raise RunError(f"the rings of {ranks} ranks need {needed >> 20} MiB in {scratch}; {free >> 20} MiB are free")
+
+
+def fold_needs(spec: Spec) -> list[str]:
+    """What a folded run will start and what this takes, in lines to show before it. No lines for any other run. Raises
+    :class:`RunError` if the machine has too little memory."""
+    if spec.fold is None:
+        return []
+    placement, memory_bytes = spec.placement, machine_memory()
+    needed_bytes = placement.processes * PROCESS_BYTES
+    needs = (
+        f"{folding.counted(placement.classes)} need about {_gib(needed_bytes)} of memory "
+        f"({_gib(PROCESS_BYTES)} for each process is assumed); this machine has {_gib(memory_bytes)}"
+    )
+    if needed_bytes > memory_bytes:
+        raise RunError(f"spec.fold: {needs}. Fold more axes (mode stage), keep fewer ranks, or use a larger machine")
+    return [f"fold {spec.fold.mode}: {folding.listed(placement.classes)}", needs]
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):,.1f} GiB"
 
 
 # -- the workload ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""``python -m eidolon_operator.one_host --plan PLAN --out DIR --dirs DIR0 DIR1 …``: the core of a local run and the
-agents of all of its servers, in one process.
+"""``python -m eidolon_operator.one_host --plan PLAN --out DIR --dirs N=DIR …``: the core of a local run and the
+agents of its servers, in one process. Each server is named by its number in the cluster and its directory.
 
 The parts are those that pods have. Only the way between them is another (:class:`CallLink`): a batch goes from the
 agent's thread straight to the simulation, and an answer from there straight into the slot of the rank that waits. No
@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from eidolon_interposer.agent import WELCOME_LIMIT_S, Agent, AgentError, Plan, say
 from eidolon_interposer.link import LostError
@@ -70,16 +71,31 @@ class CallLink:
             self.over.set()
 
 
+class Server(NamedTuple):
+    """An emulated server that has ranks to run."""
+
+    number: int
+    plan: Plan
+    directory: ServerDirectory
+
+    @classmethod
+    def open(cls, words: str, plan_file: Path) -> Server:
+        """The server that ``N=DIR`` names. Raises :class:`AgentError`, OSError, ValueError."""
+        number, _, path = words.partition("=")
+        plan = Plan.read(plan_file, int(number))
+        return cls(int(number), plan, ServerDirectory(Path(path), plan.conf, int(number)))
+
+
 class Agents:
     """The agents of all servers, a thread each."""
 
-    def __init__(self, service: Service, plans: Sequence[Plan], directories: Sequence[ServerDirectory]) -> None:
+    def __init__(self, service: Service, servers: Sequence[Server]) -> None:
         self._service = service
         self._lock = threading.Lock()
         self._welcomed = 0
         self._threads = [
-            threading.Thread(target=self._run, args=(number, plan, directory), name=f"agent-{number}", daemon=True)
-            for number, (plan, directory) in enumerate(zip(plans, directories, strict=True))
+            threading.Thread(target=self._run, args=(server,), name=f"agent-{server.number}", daemon=True)
+            for server in servers
         ]
 
     def start(self) -> None:
@@ -92,8 +108,9 @@ class Agents:
         for thread in self._threads:
             thread.join(LEAVE_LIMIT_S)
 
-    def _run(self, number: int, plan: Plan, directory: ServerDirectory) -> None:
+    def _run(self, server: Server) -> None:
         link = CallLink(self._service)
+        number, plan, directory = server
         agent = Agent(plan, number, directory, link, "this process", WELCOME_LIMIT_S, self._greeted)
         if agent.run() != 0 and self._welcomed < len(self._threads):
             self._service.cancel()  # who waits for `ready` waits in vain
@@ -108,21 +125,17 @@ class Agents:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     known = core.parser("eidolon_operator.one_host", "The simulation core and the agents of a local run.")
-    known.add_argument("--dirs", type=Path, required=True, nargs="+", metavar="EIDOLON_DIR", help="one for each server")
+    known.add_argument("--dirs", required=True, nargs="+", metavar="N=EIDOLON_DIR", help="one for each server")
     options = known.parse_args(arguments)
     sys.setswitchinterval(SWITCH_S)
     try:
-        plans = [Plan.read(options.plan, number) for number in range(len(options.dirs))]
-        directories = [
-            ServerDirectory(path, plan.conf, number)
-            for number, (path, plan) in enumerate(zip(options.dirs, plans, strict=True))
-        ]
+        servers = [Server.open(words, options.plan) for words in options.dirs]
     except (AgentError, OSError, ValueError) as error:
         say(str(error))
         return 2
 
     def connect(service: Service) -> Callable[[], None]:
-        agents = Agents(service, plans, directories)
+        agents = Agents(service, servers)
         agents.start()
         return agents.leave
 

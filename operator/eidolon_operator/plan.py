@@ -16,7 +16,7 @@ from typing import Any, Final
 from eidolon_interposer.vocabulary import ConfKey
 from eidolon_operator import topology
 from eidolon_operator.schema import Problem
-from eidolon_operator.spec import ServerGroup, Spec, SpecError
+from eidolon_operator.spec import Spec, SpecError
 from eidolon_operator.units import format_bytes
 from eidolon_simcore import catalogue
 from eidolon_simcore.catalogue import Gpu
@@ -131,6 +131,7 @@ def _core(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "server_groups": [{key: group[key] for key in _OF_CORE} for group in groups] if len(groups) > 1 else None,
         "host_cost": spec.host_cost,
         "time_sync": spec.time_sync,
+        "fold": {"of": list(spec.placement.of)} if spec.fold is not None else None,
         "steps": spec.steps,
         "tokens_per_step": work.tokens_per_step,
         "samples_per_step": work.samples_per_step,
@@ -184,8 +185,7 @@ def _server(spec: Spec, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _groups(spec: Spec, source: str) -> Iterator[dict[str, Any]]:
     """What differs between groups of servers: the GPU, and the settings of the shims that follow from it."""
-    groups = spec.server_groups or (ServerGroup("", spec.servers, spec.gpu, spec.gpu_memory_bytes, spec.context_bytes),)
-    for index, group in enumerate(groups):
+    for index, group in enumerate(spec.groups):
         where = f"spec.serverGroups.{index}.gpu" if spec.server_groups else "spec.gpu"
         gpu = gpu_of(group.gpu, f"{where}.model", source)
         memory_bytes = group.gpu_memory_bytes or gpu.memory_bytes

@@ -155,6 +155,12 @@ def _array_problems(schema: Schema, value: list[Any], field: str) -> Iterator[Pr
             if key in seen:
                 yield Problem(f"{field}[{index}]", f"{shown(item.get(keys[0]))} is given twice")
             seen.add(key)
+    if schema.get("x-kubernetes-list-type") == "set":
+        before: set[str] = set()
+        for index, item in enumerate(value):
+            if repr(item) in before:  # values of a wrong type need not be hashable
+                yield Problem(f"{field}[{index}]", f"{shown(item)} is given twice")
+            before.add(repr(item))
 
 
 def _string_problems(schema: Schema, value: str, field: str) -> Iterator[Problem]:

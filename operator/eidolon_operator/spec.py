@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import yaml
 
-from eidolon_operator import rules, schema, topology, units, yamlfile
+from eidolon_operator import folding, rules, schema, topology, units, yamlfile
+from eidolon_operator.folding import Fold, Placement
 from eidolon_operator.schema import Problem
 
 API_VERSION: Final = "eidolon.dev/v1alpha1"
@@ -26,7 +27,7 @@ KIND: Final = "SimulatedCluster"
 _NAME: Final = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 #: Rules that do not apply to a local run, which uses the programs of its machine instead of an image.
 _ONLY_IN_A_CLUSTER: Final = ("has(self.image)",)
-_NAME_MAX: Final = 51  # NAME-server-1023 stays within the 63 characters of a DNS label
+_NAME_MAX: Final = 51  # NAME-server-2047 stays within the 63 characters of a DNS label
 
 
 class SpecError(Exception):
@@ -134,6 +135,19 @@ class Spec:
     ttl_s: int  #: how long the object stays after the end of the run
     server_groups: tuple[ServerGroup, ...] = ()  #: empty: all servers are as ``gpu`` says
     time_limit_s: float | None = None
+    fold: Fold | None = None  #: None: every rank runs
+    placement: Placement = field(init=False, compare=False, repr=False)  #: which ranks run, and where
+
+    def __post_init__(self) -> None:
+        groups = [(group.servers, (group.gpu, group.gpu_memory_bytes, group.context_bytes)) for group in self.groups]
+        kinds = [kind for servers, kind in groups for _ in range(servers)]
+        object.__setattr__(self, "placement", folding.place(self.fold, kinds, self.workload.ranks_per_server))
+
+    @property
+    def groups(self) -> tuple[ServerGroup, ...]:
+        """The groups of servers, also where all servers are equal."""
+        everything = ServerGroup("", self.servers, self.gpu, self.gpu_memory_bytes, self.context_bytes)
+        return self.server_groups or (everything,)
 
     @property
     def hardware(self) -> str:
@@ -143,7 +157,7 @@ class Spec:
 
     @property
     def world(self) -> int:
-        """Ranks over all servers."""
+        """Ranks over all servers, whether they run or not."""
         return self.servers * self.workload.ranks_per_server
 
 
@@ -203,6 +217,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
     recording = body["recording"]
     recording_limit = quantities.required("recording.limit", units.SIZE)
     groups = tuple(_groups(body, quantities, memory, context))
+    fold = _fold(body, workload, quantities)
     if quantities.problems:
         raise SpecError(source, quantities.problems)
     return Spec(
@@ -228,6 +243,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         ttl_s=body["ttlSecondsAfterFinished"],
         server_groups=groups,
         time_limit_s=limit_ns / 1e9 if limit_ns is not None else None,
+        fold=fold,
     )
 
 
@@ -328,6 +344,20 @@ def _groups(
             memory = memory_bytes if memory is None else memory
             context = context_bytes if context is None else context
         yield ServerGroup(group["name"], group["servers"], gpu.get("model", body["gpu"]["model"]), memory, context)
+
+
+def _fold(body: Mapping[str, Any], workload: Workload, quantities: _Quantities) -> Fold | None:
+    section = body["fold"]
+    if section["mode"] == "none":
+        return None
+    axes = tuple((item["axis"], item["size"]) for item in section.get("parallel", ()))
+    fold = Fold(section["mode"], axes, tuple(section.get("keep", ())))
+    servers, ranks = body["servers"], workload.ranks_per_server
+    if axes and fold.mesh_size != servers * ranks:
+        mesh = " x ".join(f"{axis} {size}" for axis, size in axes)
+        message = f"{mesh} is {fold.mesh_size:,} ranks; the run has {servers * ranks:,} ({servers:,} servers x {ranks})"
+        quantities.problems.append(Problem("spec.fold.parallel", message))
+    return fold
 
 
 def _values(body: Mapping[str, Any]) -> Values:

@@ -20,7 +20,7 @@ from eidolon_operator import shape
 from eidolon_operator.shape import COUNT, INTEGER, NUMBER, Map
 
 FORMAT: Final = 1  #: the newest ``format`` of a summary that this version reads
-MOST_SERVERS: Final = 1024
+MOST_SERVERS: Final = 2048
 
 _DEVICE: Final = re.compile(r"[0-9]{1,4}/[0-9]{1,4}")
 _RATE: Final = (NUMBER, None)

@@ -80,6 +80,26 @@ CASES = (
         [{"name": "a", "servers": 1}, {"name": "b", "servers": 1}],
         "spec.serverGroups: the servers of all serverGroups must add up to servers",
     ),
+    Case(
+        "spec.fold",
+        {"mode": "replica", "keep": [0]},
+        {"mode": "replica", "keep": [1]},
+        "spec.fold.keep: keep must name ranks of the run: they are numbered from 0 to servers * ranksPerServer - 1",
+    ),
+    Case(
+        "spec",
+        {"servers": 3, "gpusPerServer": 4, "fold": {"mode": "stage", "keep": [5]}}
+        | {"workload": MINIMAL["spec"]["workload"] | {"ranksPerServer": 2}},
+        {"servers": 3, "gpusPerServer": 4, "fold": {"mode": "stage", "keep": [6]}}
+        | {"workload": MINIMAL["spec"]["workload"] | {"ranksPerServer": 2}},
+        "spec.fold.keep: keep must name ranks of the run: they are numbered from 0 to servers * ranksPerServer - 1",
+    ),
+    Case(
+        "spec.fold",
+        {"mode": "replica", "parallel": [{"axis": "dp", "size": 1}]},
+        {"parallel": [{"axis": "dp", "size": 1}]},
+        "spec.fold.mode: parallel and keep go with mode replica or stage",
+    ),
     *(
         Case(
             "spec.network.topology",
@@ -119,7 +139,7 @@ CASES = (
         "spec.workload.env",
         [{"name": "EIDOLON_STEP_RANGE", "value": "my step"}],
         [{"name": "EIDOLON_DIR", "value": "/tmp"}],
-        "spec.workload.env[0].name: EIDOLON_DIR is Eidolon's own",
+        "spec.workload.env[0].name: EIDOLON_DIR and EIDOLON_FOLD are Eidolon's own",
     ),
     Case(
         "spec.workload.labels",
@@ -207,4 +227,5 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "backoffLimit": (3, 4),
     "startupTimeout": ("10m", "11m"),
     "timeLimit": ("1h", "2h"),
+    "fold": ({"mode": "replica"}, {"mode": "stage"}),
 }

@@ -57,7 +57,7 @@ def test_validate_names_every_problem(capsys: pytest.CaptureFixture[str], tmp_pa
     code, out, err = run(capsys, "validate", str(file))
     assert (code, out) == (2, "")
     assert err.splitlines() == [
-        f"eidolon: {file}: spec.servers: 0 is out of bounds; allowed: 1 to 1024",
+        f"eidolon: {file}: spec.servers: 0 is out of bounds; allowed: 1 to 2048",
         f"eidolon: {file}: spec.gpu.model: 'H100' does not match ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$; "
         "write for example h100-sxm",
     ]
@@ -67,7 +67,7 @@ def test_validate_names_every_problem(capsys: pytest.CaptureFixture[str], tmp_pa
     ("arguments", "expected"),
     [
         (["run", "--gpu", "h1000", "--", "true"], "command line: spec.gpu.model: 'h1000' is not in the GPU catalogue"),
-        (["run", "--servers", "0", "--", "true"], "command line: spec.servers: 0 is out of bounds; allowed: 1 to 1024"),
+        (["run", "--servers", "0", "--", "true"], "command line: spec.servers: 0 is out of bounds; allowed: 1 to 2048"),
         (["run", "--gpu-memory", "8 gigs", "--", "true"], "command line: spec.gpu.memory: '8 gigs' does not match"),
         (
             ["run", "--gpus-per-server", "2", "--ranks-per-server", "4", "--", "true"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eidolon_operator import machine
+from eidolon_operator import launching, machine
 from eidolon_operator import plan as planning
 from eidolon_operator import spec as specs
 
@@ -52,6 +52,66 @@ def test_plain_ranks_get_what_torch_distributed_reads() -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
     }
+
+
+def folded(**fields: Any) -> specs.Spec:
+    """Two servers of four GPUs, of which ranks 0, 1 and 7 run."""
+    spec = {
+        "servers": 2,
+        "gpusPerServer": 4,
+        "fold": {
+            "mode": "replica",
+            "parallel": [{"axis": "dp", "size": 4}, {"axis": "tp", "size": 2}],
+            "keep": [7],
+        },
+        "workload": {"command": ["torchrun", "train.py"]},
+    }
+    document = {
+        "apiVersion": "eidolon.dev/v1alpha1",
+        "kind": "SimulatedCluster",
+        "metadata": {"name": "demo"},
+        "spec": {**spec, **fields},
+    }
+    return specs.parse(document, source="test")
+
+
+def test_torchrun_starts_the_ranks_of_a_folded_run_that_run() -> None:
+    def given(server: int) -> list[str]:
+        found = environment(folded(), server)
+        keys = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "EIDOLON_FOLD")
+        return [found[key] for key in keys]
+
+    assert given(0) == ["2", "0", "2", "8/4:0,1"]
+    assert given(1) == ["2", "1", "1", "8/4:7"]
+
+
+def test_servers_with_phantoms_only_are_not_counted() -> None:
+    spec = folded(servers=128, gpusPerServer=8, fold={"mode": "replica", "keep": [1023]})
+    assert spec.placement.servers == [0, 127]
+    found = environment(spec, 127)
+    assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_NPROC_PER_NODE"]) == ("2", "1", "1")
+    assert found["EIDOLON_FOLD"] == "1024/8:1023"
+
+
+def test_plain_ranks_of_a_folded_run_count_processes() -> None:
+    spec = folded(workload={"command": ["train"], "launcher": "plain"})
+    found = environment(spec, 1)
+    keys = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "EIDOLON_FOLD")
+    assert [found[key] for key in keys] == ["3", "1", "1", "8/4:7"]
+    assert launching.rank_options(spec, 0) == ["--ranks", "2", "--first-rank", "0"]
+    assert launching.rank_options(spec, 1) == ["--ranks", "1", "--first-rank", "2"]
+
+
+def test_what_a_folded_run_needs_is_told_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.fold_needs(make()) == []
+    monkeypatch.setattr(machine, "machine_memory", lambda: 16 << 30)
+    assert machine.fold_needs(folded()) == [
+        "fold replica: rank 0 stands for 4 ranks, rank 1 for 3 ranks, rank 7 for itself",
+        "3 of 8 ranks need about 1.2 GiB of memory (0.4 GiB for each process is assumed); this machine has 16.0 GiB",
+    ]
+    monkeypatch.setattr(machine, "machine_memory", lambda: 1 << 30)
+    with pytest.raises(machine.RunError, match=r"spec.fold: 3 of 8 ranks need about 1.2 GiB .* has 1.0 GiB. Fold more"):
+        machine.fold_needs(folded())
 
 
 def test_who_wins() -> None:
@@ -123,6 +183,8 @@ def test_rings_that_do_not_fit_are_told_before_the_run(tmp_path: Path, monkeypat
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
     with pytest.raises(machine.RunError, match=r"the rings of 8 ranks need \d+ MiB in "):
         machine.check_space(tmp_path, planning.build(make(), source="test"))
+    with pytest.raises(machine.RunError, match=r"the rings of 3 ranks need"):
+        machine.check_space(tmp_path, planning.build(folded(), source="test"))
 
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_the_whole_plan() -> None:
             "host_cost": "table",
             "host_table": None,
             "time_sync": "conservative",
+            "fold": None,
             "steps": 7,
             "tokens_per_step": 1024,
             "samples_per_step": None,
@@ -176,6 +177,16 @@ def test_groups_of_servers_have_the_gpus_that_they_name() -> None:
     ]
     assert [group["conf"]["gpu.name"] for group in document["server"]["groups"]] == [new.name, old.name]
     assert planning.capacities(document["core"]) == [new.memory_bytes, old.memory_bytes, old.memory_bytes]
+
+
+def test_a_folded_run_says_which_rank_stands_for_each() -> None:
+    fold = {"mode": "replica", "parallel": [{"axis": "dp", "size": 4}, {"axis": "tp", "size": 2}], "keep": [7]}
+    document = planning.build(make(servers=2, gpusPerServer=4, fold=fold), source="test").document
+    assert document["core"]["fold"] == {"of": [0, 1, 0, 1, 0, 1, 0, 7]}
+    assert (document["core"]["servers"], document["core"]["ranks_per_server"]) == (2, 4), "the emulated size"
+    groups = [{"name": "new", "servers": 1}, {"name": "old", "servers": 1, "gpu": {"model": "a100-40gb-sxm"}}]
+    mixed = make(servers=2, gpusPerServer=2, serverGroups=groups, fold={"mode": "replica"})
+    assert planning.build(mixed, source="test").document["core"]["fold"] == {"of": [0, 0, 2, 2]}
 
 
 def test_one_group_of_all_servers_is_as_none() -> None:

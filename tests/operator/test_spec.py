@@ -136,7 +136,7 @@ def test_every_field_reaches_the_spec() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"servers": 0}, "spec.servers: 0 is out of bounds; allowed: 1 to 1024"),
+        ({"servers": 0}, "spec.servers: 0 is out of bounds; allowed: 1 to 2048"),
         ({"servers": "two"}, "spec.servers: 'two' is not an integer"),
         ({"servers": True}, "spec.servers: True is not an integer"),
         ({"servres": 2}, "spec.servres: there is no such field; did you mean servers?"),
