@@ -351,7 +351,8 @@ def _run_directory(given: Path | None, name: str) -> Iterator[Path]:
 def _validate(file: Path, *, cluster: bool) -> int:
     spec = specs.load(file, cluster=cluster)
     planning.build(spec, source=str(file))
-    print(f"{file}: valid: {_title(spec)}, {spec.world} ranks")
+    run = f", of which {spec.placement.processes:,} run" if spec.fold is not None else ""
+    print(f"{file}: valid: {_title(spec)}, {spec.world} ranks{run}")
     return 0
 
 

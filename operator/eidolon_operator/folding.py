@@ -22,7 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 #: Axes on which ranks are replicas of each other, or hold equal shards of one: their data differs, their work does not.
 DATA_AXES: Final = frozenset(("dp", "dp_replicate", "dp_shard", "ddp", "fsdp", "hsdp", "replicate", "shard", "data"))
@@ -73,22 +73,41 @@ class Placement:
         return sum(len(ranks) for other, ranks in self.ranks.items() if other < server)
 
 
+def of_summary(summary: Mapping[str, Any]) -> dict[int, int] | None:
+    """The classes of a run as its summary has them, by representative; None if the run was not folded."""
+    fold = summary.get("fold")
+    return {item["rank"]: item["ranks"] for item in fold["classes"]} if fold else None
+
+
+def of_core(core: Mapping[str, Any]) -> dict[int, int] | None:
+    """The same as the core's section of a plan has them."""
+    fold = core.get("fold")
+    return dict(sorted(Counter(fold["of"]).items())) if fold else None
+
+
 def counted(classes: Mapping[int, int]) -> str:
     """How many ranks run of how many, such as ``2 of 1,024 ranks``."""
     return f"{len(classes):,} of {sum(classes.values()):,} ranks"
 
 
-def listed(classes: Mapping[int, int]) -> str:
-    """Classes with their multiplicity, neighbours that have the same together, such as ``rank 0 stands for 1,023 ranks,
-    rank 1023 for itself``. Of more than :data:`MOST_LISTED`, the rest is counted."""
-    groups: list[tuple[int, int, int]] = []  # the first and the last representative, and the multiplicity of each
+def groups(classes: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """Classes with their multiplicity, in the order of their representatives. Neighbours that have the same are one
+    entry: its first and its last representative, and how many ranks each of them stands for, itself included."""
+    found: list[tuple[int, int, int]] = []
     for rank, multiplicity in classes.items():
-        if groups and groups[-1][1:] == (rank - 1, multiplicity):
-            groups[-1] = (groups[-1][0], rank, multiplicity)
+        if found and found[-1][1:] == (rank - 1, multiplicity):
+            found[-1] = (found[-1][0], rank, multiplicity)
         else:
-            groups.append((rank, rank, multiplicity))
-    words = [_stands_for(*group, verb=not index) for index, group in enumerate(groups[:MOST_LISTED])]
-    left = len(classes) - sum(last - first + 1 for first, last, _ in groups[:MOST_LISTED])
+            found.append((rank, rank, multiplicity))
+    return found
+
+
+def listed(classes: Mapping[int, int]) -> str:
+    """Classes in words, such as ``rank 0 stands for 1,023 ranks, rank 1023 for itself``. Of more than
+    :data:`MOST_LISTED` groups, the rest is counted."""
+    shown = groups(classes)[:MOST_LISTED]
+    words = [_stands_for(*group, verb=not index) for index, group in enumerate(shown)]
+    left = len(classes) - sum(last - first + 1 for first, last, _ in shown)
     return ", ".join(words) + (f", and {left:,} more classes" if left else "")
 
 

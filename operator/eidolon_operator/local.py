@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from eidolon_interposer.serverdir import tell_launcher, write_exit, write_server_conf
-from eidolon_operator import diagnosis, launching, live, machine, processes
+from eidolon_operator import diagnosis, folding, launching, live, machine, processes
 from eidolon_operator import summary as summaries
 from eidolon_operator.console import Console
 from eidolon_operator.machine import RunError
@@ -378,7 +378,8 @@ class _LocalRun:
         """Shows steps as they become final, as a live view on a terminal and as lines of a log elsewhere."""
         clock = asyncio.get_running_loop().time
         spec, log = self._spec, live.PlainLog(self._spec.steps)
-        view = live.LiveView(f"{spec.name} on {spec.hardware}", spec.steps, self._plan.capacities, clock())
+        folded = f" · {folding.counted(spec.placement.classes)} run" if spec.fold is not None else ""
+        view = live.LiveView(f"{spec.name} on {spec.hardware}{folded}", spec.steps, self._plan.capacities, clock())
         async for steps in _tail(self._out / launching.PROGRESS):
             for step in steps:
                 view.step(step, clock())

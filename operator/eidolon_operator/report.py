@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from eidolon_operator import folding
 from eidolon_operator.units import format_bytes, format_count, format_ns
 
 #: A table shows all steps up to this many, and otherwise the first and the last few.
@@ -53,11 +54,19 @@ def _heading(summary: Summary, title: str) -> str:
     host = " ".join(filter(None, (summary["host_cost"], summary["host_note"])))
     lines = [
         f"{title}: {summary['state']}" + (f": {summary['reason']}" if summary.get("reason") else ""),
-        f"{_count(summary['ranks'], 'rank')} on {summary['gpu']}; host cost: {host}; "
+        f"{_ranks(summary)} on {summary['gpu']}; host cost: {host}; "
         f"{format_ns(summary['virtual_ns'])} simulated in {summary['wall_s']:.1f} s",
     ]
+    if classes := folding.of_summary(summary):
+        lines.append(f"Folded: {folding.listed(classes)}")
     lines += [f"Not written: {text}" for text in summary.get("not_written", ())]
     return "\n".join(lines)
+
+
+def _ranks(summary: Summary) -> str:
+    if fold := summary.get("fold"):
+        return f"{summary['ranks']:,} of {fold['world']:,} ranks ran"
+    return _count(summary["ranks"], "rank")
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ _SUMMARY: Final = {
     "state?": str,
     **dict.fromkeys(("cause?", "reason?", "gpu?", "host_cost?", "host_note?"), (str, None)),
     "ranks?": COUNT,
+    "fold?": ({"world": COUNT, "classes": [{"rank": COUNT, "ranks": COUNT}]}, None),
     "virtual_ns?": COUNT,
     "wall_s?": NUMBER,
     "real_time?": [{"rank": COUNT, "s": NUMBER, **dict.fromkeys(WAITS, NUMBER)}],
@@ -88,9 +89,10 @@ _SUMMARY: Final = {
     ],
 }
 _GROUP: Final = {"servers": range(1, MOST_SERVERS + 1), "gpu?": str, "gpu_memory_bytes": COUNT}
+_FOLD: Final = {"of": [COUNT]}
 _PLAN: Final = {
     "name?": str,
-    "core?": {**_GROUP, "gpus_per_server?": COUNT, "server_groups?": ([_GROUP], None)},
+    "core?": {**_GROUP, "gpus_per_server?": COUNT, "server_groups?": ([_GROUP], None), "fold?": (_FOLD, None)},
 }
 
 

@@ -156,3 +156,14 @@ def test_progress() -> None:
     assert report.progress_line(step(3, 71.3, {}, tokens=5000.0), 10) == "step 3 of 10 · 71.30 ms · 5,000 tokens/s"
     assert report.progress_line(step(3, 71.3, {}), None) == "step 3 · 71.30 ms"
     assert report.progress_line(step(0, 71.3, {}), None) == "startup 71.30 ms"
+
+
+def test_a_folded_run_says_which_ranks_ran_and_for_which_others() -> None:
+    fold = {"world": 1024, "classes": [{"rank": 0, "ranks": 1023}, {"rank": 1023, "ranks": 1}]}
+    found = report.render(summary([], fold=fold), title="demo on 128 servers x 8 h100-sxm").splitlines()
+    assert found[:3] == [
+        "demo on 128 servers x 8 h100-sxm: Succeeded",
+        "2 of 1,024 ranks ran on h100-sxm; host cost: table; 3.000 s simulated in 12.3 s",
+        "Folded: rank 0 stands for 1,023 ranks, rank 1023 for itself",
+    ]
+    assert "ranks ran" not in report.render(summary([], fold=None), title="demo")

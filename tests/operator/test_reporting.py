@@ -124,6 +124,36 @@ def test_the_page_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert figure in found.texts or any(figure in t for t in found.texts), figure
 
 
+FOLD = {"world": 4, "classes": [{"rank": 0, "ranks": 3}, {"rank": 3, "ranks": 1}]}
+FOLDED = PLAN | {"core": PLAN["core"] | {"fold": {"of": [0, 0, 0, 3]}}}
+
+
+def test_a_folded_run_lists_its_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", SUMMARY | {"ranks": 2, "fold": FOLD}, FOLDED)
+    assert cli.main(["report", str(run)]) == 0
+    found = Page((run / "report.html").read_text())
+    assert "Classes of ranks" in found.headings
+    assert "2 servers x 2 h100-sxm · 2 of 4 ranks ran · 2.300 s simulated" in found.texts
+    assert "2 of 4 ranks: rank 0 stands for 3 ranks, rank 3 for itself" in found.texts, "among the settings"
+    assert cli.main(["report", str(run), "--markdown"]) == 0
+    text = capsys.readouterr().out
+    assert "\n2 servers x 2 h100-sxm, 2 of 4 ranks ran\n" in text
+    assert "### Classes of ranks" in text
+    assert "| 0 | 3 |\n| 3 | 1 |" in text
+
+
+def test_a_folded_run_that_has_not_ended_has_the_classes_of_its_plan(tmp_path: Path) -> None:
+    run = model.read(make_run(tmp_path / "run", None, FOLDED))
+    assert run.classes == {0: 3, 3: 1}
+    assert model.read(make_run(tmp_path / "other")).classes is None
+
+
+@pytest.mark.parametrize("fold", [{"world": 4}, {"world": 4, "classes": [{"rank": 0}]}, [], {"classes": 3}])
+def test_a_fold_that_makes_no_sense_is_refused(tmp_path: Path, fold: Any) -> None:
+    with pytest.raises(model.ReportError, match=r"summary.json: fold"):
+        model.read(make_run(tmp_path / "run", SUMMARY | {"fold": fold}))
+
+
 def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     text = page.render(model.read(make_run(tmp_path)))
     assert Page(text).addresses == []

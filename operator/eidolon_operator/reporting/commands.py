@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def markdown(run: Run) -> str:
     """The report as Markdown."""
-    parts = [f"## {run.name}: {run.state}", run.cluster]
+    parts = [f"## {run.name}: {run.state}", f"{run.cluster}, {run.ranks}" if run.classes else run.cluster]
     if run.summary.get("reason"):
         parts.append(str(run.summary["reason"]))
     figures = [(figure.name, figure.value, figure.note) for figure in tables.headline(run)]
@@ -57,6 +57,7 @@ def markdown(run: Run) -> str:
         ("Collectives", tables.collectives(run)),
         ("Coverage", tables.coverage(run)),
         *tables.findings(run),
+        ("Classes of ranks", tables.classes(run)),
         ("Configuration", tables.configuration(run)),
     ]
     parts += [f"### {name}\n\n{tables.markdown(table)}" for name, table in sections if table is not None and table.rows]

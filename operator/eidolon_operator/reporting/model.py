@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from eidolon_operator import launching
+from eidolon_operator import folding, launching
 from eidolon_operator import summary as summaries
 from eidolon_operator.plan import capacities
 
@@ -65,6 +65,21 @@ class Run:
         groups = self.core.get("server_groups") or [self.core]
         gpu = "/".join(dict.fromkeys(group.get("gpu", "GPU") for group in groups))
         return f"{servers} server{'s' if servers != 1 else ''} x {self.core.get('gpus_per_server', 1)} {gpu}"
+
+    @property
+    def classes(self) -> Mapping[int, int] | None:
+        """Of a folded run, by the ranks that ran, how many ranks each of them stands for. None if every rank ran."""
+        return folding.of_summary(self.summary) or folding.of_core(self.core)
+
+    @property
+    def ranks(self) -> str:
+        """How many ranks ran, such as ``8 ranks`` or ``2 of 1,024 ranks ran``; empty if that is not known."""
+        count = self.summary.get("ranks")
+        if count is None:
+            return ""
+        if self.classes:
+            return f"{count:,} of {sum(self.classes.values()):,} ranks ran"
+        return f"{count:,} rank{'s' if count != 1 else ''}"
 
     def capacity_bytes(self, device: str) -> int:
         """Memory of the device ``server/device``. It is 0 if the plan is not there, or has no such server."""

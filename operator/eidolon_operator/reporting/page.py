@@ -27,9 +27,8 @@ _SOURCES: Final = {"measured": 2, "interpolated": 0, "roofline": 1, "unknown": 5
 def render(run: Run) -> str:
     """The page about one run."""
     sections = [_steps(run), _split(run), _memory(run), _collectives(run), _fabric(run), _coverage(run)]
-    sections += [_findings(run), _configuration(run)]
-    ranks = run.summary.get("ranks")
-    facts = [run.cluster, f"{ranks} rank{'s' if ranks != 1 else ''}" if ranks is not None else ""]
+    sections += [_findings(run), _classes(run), _configuration(run)]
+    facts = [run.cluster, run.ranks]
     if "virtual_ns" in run.summary:
         facts.append(f"{format_ns(run.summary['virtual_ns'])} simulated")
     head = (
@@ -182,6 +181,12 @@ def _findings(run: Run) -> str:
         return ""
     parts = "".join(f"<h3>{escape(name)}</h3>{_table(table)}" for name, table in found)
     return _section("Findings", "What makes the figures less reliable than they look.", parts)
+
+
+def _classes(run: Run) -> str:
+    table = tables.classes(run)
+    note = "The run was folded: one rank of each class of equal ranks ran, and the others were taken to do the same."
+    return _section("Classes of ranks", note, _table(table)) if table is not None else ""
 
 
 def _configuration(run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from eidolon_operator import folding
 from eidolon_operator.reporting.model import PARTS, Run
 from eidolon_operator.units import format_bytes, format_count, format_ns
 
@@ -175,18 +176,32 @@ def findings(run: Run) -> list[tuple[str, Table]]:
     return [(name, table) for name, table in found if table.rows]
 
 
+def classes(run: Run) -> Table | None:
+    """The classes of a folded run, a row for neighbours that stand for equally many ranks."""
+    if not run.classes:
+        return None
+    rows = [
+        (f"{first}" if first == last else f"{first} to {last}", f"{multiplicity:,}")
+        for first, last, multiplicity in folding.groups(run.classes)
+    ]
+    return Table(("rank that ran", "ranks that each stands for"), rows, frozenset((1,)))
+
+
 def configuration(run: Run) -> Table:
     """The configuration of a run: the core's section of the plan, flattened."""
     return Table(("setting", "value"), [(key, _value(key, value)) for key, value in flat(run.core).items()])
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The section with nested keys as ``a.b``, without hidden keys and those that are not set."""
+    """The section with nested keys as ``a.b``, without hidden keys and those that are not set. What is folded is told
+    in words."""
     found: dict[str, Any] = {}
     for key, value in section.items():
         if key in _HIDDEN or value is None:
             continue
-        if isinstance(value, Mapping):
+        if key == "fold" and (folded := folding.of_core(section)):
+            found[key] = f"{folding.counted(folded)}: {folding.listed(folded)}"
+        elif isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = value
