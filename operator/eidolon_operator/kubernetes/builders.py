@@ -187,9 +187,9 @@ def _core_container(attempt: Attempt) -> Manifest:
 
 
 def build_server_pod(attempt: Attempt, server: int) -> Manifest:
-    """The pod of one emulated server, counted from 0."""
+    """The pod of one emulated server, counted from 0, which has ranks to run."""
     work = attempt.spec.workload.document
-    memory_bytes = _volumes_in_memory(attempt.spec)
+    memory_bytes = _volumes_in_memory(attempt.spec, server)
     scheduling = {
         key: work[key]
         for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "schedulerName")
@@ -226,9 +226,9 @@ def build_server_pod(attempt: Attempt, server: int) -> Manifest:
     }
 
 
-def _volumes_in_memory(spec: Spec) -> dict[str, int]:
+def _volumes_in_memory(spec: Spec, server: int) -> dict[str, int]:
     """Size in bytes of each volume in memory. There is none for /dev/shm where the user mounts one of their own."""
-    ranks = spec.workload.ranks_per_server
+    ranks = len(spec.placement.ranks[server])
     sizes_bytes = {naming.VOLUME_RUN: planning.ring_bytes() * ranks + _RUN_SLACK_BYTES}
     mounts = spec.workload.document.get("volumeMounts", ())
     if not any(mount["mountPath"].rstrip("/") == naming.SHM for mount in mounts):

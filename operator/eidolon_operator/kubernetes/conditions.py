@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from eidolon_operator import folding
 from eidolon_operator.kubernetes.naming import DCGM_PORT, HTTP_PORT, server_name
 from eidolon_operator.kubernetes.situation import Situation
-from eidolon_operator.kubernetes.status import Draft, Kind, Phase, Reason, figures, names
+from eidolon_operator.kubernetes.status import MAX_MESSAGE, Draft, Kind, Phase, Reason, cut, figures, names
 from eidolon_operator.kubernetes.world import timestamp
 
 
@@ -38,6 +39,9 @@ def blank(s: Situation) -> Draft:
     """A draft of the status in which nothing has changed but what the spec alone says."""
     draft = Draft(s.old, generation=s.generation, now=s.now)
     draft["gpus"] = s.spec.servers * s.spec.gpus_per_server
+    if s.spec.fold is not None:
+        classes = s.spec.placement.classes
+        draft["folded"] = cut(f"{folding.counted(classes)} run: {folding.listed(classes)}", MAX_MESSAGE)
     return draft
 
 
@@ -53,13 +57,14 @@ def _describe_core(draft: Draft, s: Situation) -> None:
 
 def _describe_servers(draft: Draft, s: Situation) -> None:
     missing = [name for name in s.server_names if not s.is_ready(name)]
-    ready = s.spec.servers - len(missing)
+    wanted = len(s.server_names)
+    ready = wanted - len(missing)
     draft["readyServers"] = ready
     if not missing:
-        draft.condition(Kind.SERVERS_READY, True, Reason.READY, f"{ready} of {s.spec.servers}")
+        draft.condition(Kind.SERVERS_READY, True, Reason.READY, f"{ready} of {wanted}")
     else:
         reason, message = _not_ready(s, missing)
-        told = f"{ready} of {s.spec.servers} are ready; {message}"
+        told = f"{ready} of {wanted} are ready; {message}"
         draft.condition(Kind.SERVERS_READY, False, reason, told)
 
 

@@ -146,7 +146,7 @@ class Reconciler:
 
     async def _look_up(self, key: Key, spec: Spec) -> None:
         """Asks the API server for pods that are missing during a run, since a missing pod ends it."""
-        wanted = [core_name(spec.name), *(server_name(spec.name, index) for index in range(spec.servers))]
+        wanted = [core_name(spec.name), *(server_name(spec.name, index) for index in spec.placement.servers)]
         known = self._pods.of(key)
         missing = [name for name in wanted if name not in known]
         for name in missing[:LOOKUPS]:

@@ -97,8 +97,8 @@ class Situation:
 
     @functools.cached_property
     def server_names(self) -> list[str]:
-        """Names of the servers' pods, by number."""
-        return [server_name(self.spec.name, index) for index in range(self.spec.servers)]
+        """Names of the servers' pods, by number. Servers that only have phantoms have none."""
+        return [server_name(self.spec.name, index) for index in self.spec.placement.servers]
 
     @functools.cached_property
     def own(self) -> list[PodState]:
@@ -139,7 +139,7 @@ class Situation:
         """Names of servers that the cluster took away before their workload had ended."""
         ended = set((self.core or {}).get("servers", {}).get("ended", {}))
         found = []
-        for index, name in enumerate(self.server_names):
+        for index, name in zip(self.spec.placement.servers, self.server_names, strict=True):
             pod = self.pod(name)
             gone = pod is None or (not pod.finished and pod.terminating) or (pod.failed and pod.disrupted)
             if gone and str(index) not in ended:

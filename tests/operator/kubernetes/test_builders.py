@@ -382,6 +382,35 @@ def test_where_the_cluster_chooses_users_none_is_named() -> None:
         assert config["secret"]["defaultMode"] == 0o444
 
 
+def test_the_pod_of_a_server_of_a_folded_run() -> None:
+    """It is about the ranks that run there: their number, their room in memory, and who they are."""
+    mesh = [{"axis": "dp", "size": 32}, {"axis": "tp", "size": 4}]
+    made = attempt(servers=16, gpusPerServer=8, fold={"mode": "replica", "parallel": mesh, "keep": [126, 127]})
+    whole = builders.build_server_pod(attempt(servers=16, gpusPerServer=8), 15)
+    pod = builders.build_server_pod(made, 15)
+    assert pod["metadata"] == whole["metadata"], "it has the number of the emulated server"
+    found = environment(pod)
+    assert {key: found[key] for key in found if key.startswith(("PET_", "EIDOLON_"))} == {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "demo-server-0.demo",
+        "PET_MASTER_PORT": "29500",
+        "EIDOLON_FOLD": "128/8:126,127",
+    }
+    sizes = [
+        {
+            volume["name"]: volume["emptyDir"].get("sizeLimit")
+            for volume in each["spec"]["volumes"]
+            if "emptyDir" in volume
+        }
+        for each in (pod, whole)
+    ]
+    assert [each["eidolon-shm"] for each in sizes] == ["512Mi", "2048Mi"]
+    agent = pod["spec"]["initContainers"][1]
+    assert agent["args"][agent["args"].index("--server") + 1] == "15"
+
+
 def test_a_recording_can_go_to_a_claim() -> None:
     pod = builders.build_core_pod(attempt(recording={"enabled": True, "claimName": "runs"}))
     assert {"name": "eidolon-out", "persistentVolumeClaim": {"claimName": "runs"}} in pod["spec"]["volumes"]
@@ -391,7 +420,7 @@ def test_a_recording_can_go_to_a_claim() -> None:
     assert {"name": "eidolon-out", "emptyDir": {"sizeLimit": "1536Mi"}} in pod["spec"]["volumes"]
 
 
-@pytest.mark.parametrize("servers", [1, 1024])
+@pytest.mark.parametrize("servers", [1, 2048])
 def test_every_container_is_restricted(servers: int) -> None:
     """The Pod Security Standard, by its own words: no privilege, no capability, no root, a seccomp profile."""
     made = attempt(servers=servers)

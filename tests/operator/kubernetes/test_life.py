@@ -65,6 +65,30 @@ def test_the_workload_runs_once_all_servers_are_there(lab: Lab) -> None:
     assert lab.status["gpus"] == 4
 
 
+def test_a_folded_object_has_pods_for_servers_with_ranks_to_run(lab: Lab) -> None:
+    """Of 64 servers three have ranks that run. They keep their numbers, and every count of servers is about them."""
+    pods = ["demo-core", "demo-server-0", "demo-server-9", "demo-server-63"]
+    lab.apply(servers=64, gpusPerServer=8, fold={"mode": "replica", "keep": [75, 511]})
+    lab.look()
+    assert sorted(lab.pod_names()) == sorted(pods)
+    assert lab.condition("ServersReady")[2].startswith("0 of 3 are ready; being made and started: demo-server-0, ")
+    assert lab.status["gpus"] == 512
+    assert lab.status["folded"] == (
+        "3 of 512 ranks run: rank 0 stands for 510 ranks, rank 75 for itself, rank 511 for itself"
+    )
+    lab.run_pod(*pods)
+    lab.core_says("Running", servers={"expected": 3, "said_hello": [0, 9, 63], "missing": [], "ended": {"9": 0}})
+    lab.look(after_s=5)
+    assert lab.condition("ServersReady") == ("True", "Ready", "3 of 3")
+    assert (lab.status["phase"], lab.status["readyServers"]) == ("Running", 3)
+    lab.remove_pod("demo-server-9")
+    lab.look(after_s=5)
+    assert lab.status["phase"] == "Running", "its workload had ended"
+    lab.remove_pod("demo-server-63")
+    lab.look(after_s=5)
+    assert lab.condition("Failed") == ("True", "ServerLost", "lost after the run had begun: demo-server-63")
+
+
 def test_figures_of_the_last_step(lab: Lab) -> None:
     lab.start()
     lab.core_says("Running", step=STEP, peak_bytes=9 * 2**30, cost_share={"measured": 0.75, "roofline": 0.25})
