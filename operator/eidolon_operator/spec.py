@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from eidolon_operator import folding, rules, schema, topology, units, yamlfile
+from eidolon_operator import folding, launchers, rules, schema, topology, units, yamlfile
 from eidolon_operator.folding import Fold, Placement
 from eidolon_operator.schema import Problem
 
@@ -220,7 +220,7 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
     fold = _fold(body, workload, quantities)
     if quantities.problems:
         raise SpecError(source, quantities.problems)
-    return Spec(
+    spec = Spec(
         name=document["metadata"]["name"],
         servers=body["servers"],
         gpus_per_server=body["gpusPerServer"],
@@ -245,6 +245,9 @@ def parse(document: Any, *, source: str, cluster: bool = False) -> Spec:
         time_limit_s=limit_ns / 1e9 if limit_ns is not None else None,
         fold=fold,
     )
+    if fold is not None and (found := list(_launch_problems(spec))):
+        raise SpecError(source, found)
+    return spec
 
 
 def _checked(document: Any, source: str, *, cluster: bool) -> Any:
@@ -277,7 +280,8 @@ def only_in_kubernetes(spec: Spec) -> list[str]:
 def _workload(body: Mapping[str, Any], quantities: _Quantities) -> Workload:
     work = body["workload"]
     command = (*work["command"], *work["args"])
-    given, started = work.get("ranksPerServer"), _torchrun_ranks(command, work["launcher"])
+    given = work.get("ranksPerServer")
+    started = launchers.torchrun_ranks(command) if work["launcher"] == "none" else None
     ranks = given or started or body["gpusPerServer"]
     if given and started and given != started:
         message = f"{given} is not what torchrun is told to start (--nproc-per-node {started}); give one of the two"
@@ -360,6 +364,12 @@ def _fold(body: Mapping[str, Any], workload: Workload, quantities: _Quantities) 
     return fold
 
 
+def _launch_problems(spec: Spec) -> Iterator[Problem]:
+    work = spec.workload
+    variables = [item["name"] for item in work.document["env"]]
+    return launchers.fold_problems(work.command, variables, work.launcher, spec.gpus_per_server, spec.placement)
+
+
 def _values(body: Mapping[str, Any]) -> Values:
     loss, routing = body["loss"], body["routing"]
     start, steps = f"{float(loss['start']):g}", loss.get("endAfterSteps")
@@ -415,21 +425,3 @@ class _Quantities:
     def required(self, path: str, parse_text: Callable[[str], int]) -> int:
         """The quantity of a field that has a default. It is 0 if the text is wrong, since then the problem is kept."""
         return self.optional(path, parse_text) or 0
-
-
-def _torchrun_ranks(command: tuple[str, ...], launcher: str) -> int | None:
-    """The ranks per server that a torchrun command names itself, since that overrides PET_NPROC_PER_NODE."""
-    start = next(
-        (i for i, word in enumerate(command) if Path(word).name == "torchrun" or word == "torch.distributed.run"), None
-    )
-    if launcher != "none" or start is None:
-        return None
-    words = iter(command[start + 1 :])
-    for word in words:
-        option, _, value = word.partition("=")
-        if option in ("--nproc-per-node", "--nproc_per_node"):
-            value = value or next(words, "")
-            return int(value) if value.isdecimal() and int(value) > 0 else None
-        if word in ("-m", "--module") or word.endswith(".py"):  # what follows belongs to the script
-            return None
-    return None

@@ -172,3 +172,49 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     for option, *_ in cli._OPTIONS:
         assert option in out
+
+
+FOLD = ("run", "--servers", "2", "--gpus-per-server", "4", "--fold", "replica")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            ("--parallel", "dp=2,tp=2"),
+            "command line: spec.fold.parallel: dp 2 x tp 2 is 4 ranks; the run has 8 (2 servers x 4)",
+        ),
+        (
+            ("--keep", "7,8"),
+            "command line: spec.fold.keep: keep must name ranks of the run: they are numbered from 0 to "
+            "servers * ranksPerServer - 1",
+        ),
+        (("--null-core",), "run: --null-core simulates nothing, so it excludes --fold (spec.fold)"),
+    ],
+)
+def test_a_fold_that_cannot_be(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], expected: str) -> None:
+    assert run(capsys, *FOLD, *options, "--", "torchrun", "t.py") == (2, "", f"eidolon: {expected}\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "allowed"),
+    [
+        *(("--parallel", text, "AXIS=SIZE,... such as pp=8,dp=16,tp=8") for text in ("dp", "dp=2,", "dp=two", "")),
+        *(("--keep", text, "a list of ranks such as 7,1023") for text in ("1,-2", "all", "1,,2", "")),
+    ],
+)
+def test_options_of_a_fold_that_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], option: str, text: str, allowed: str
+) -> None:
+    code, _, err = run(capsys, *FOLD, f"{option}={text}", "--", "torchrun", "t.py")
+    assert (code, f"argument {option}: {text!r} is not {allowed}" in err) == (2, True), err
+
+
+def test_validate_says_how_many_ranks_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = yaml.safe_load(DEMO.read_text())
+    document["spec"]["fold"] = {"mode": "replica"}
+    file = tmp_path / "folded.yaml"
+    file.write_text(yaml.safe_dump(document))
+    code, out, err = run(capsys, "validate", "--local", str(file))
+    assert (code, err) == (0, "")
+    assert out == f"{file}: valid: demo on 2 servers x 2 h100-sxm, 4 ranks, of which 1 run\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eidolon_operator import schema, spec
+from eidolon_operator import folding, schema, spec
 from eidolon_operator.spec import SpecError
 
 MINIMAL: dict[str, Any] = {
@@ -228,6 +228,69 @@ def test_a_name_of_51_characters_is_fine() -> None:
 def test_ranks_are_those_that_torchrun_will_start(command: list[str], launcher: str, expected: int) -> None:
     found = parse(gpusPerServer=4, workload={"command": command, "launcher": launcher})
     assert found.workload.ranks_per_server == expected
+
+
+DP_TP = [{"axis": "dp", "size": 4}, {"axis": "tp", "size": 2}]
+SQUARE = {"servers": 2, "gpusPerServer": 4}
+
+
+def test_a_fold_reaches_the_spec() -> None:
+    found = parse(**SQUARE, fold={"mode": "replica", "parallel": DP_TP, "keep": [7]})
+    assert found.fold == folding.Fold("replica", (("dp", 4), ("tp", 2)), (7,))
+    assert found.placement.ranks == {0: (0, 1), 1: (7,)}
+    assert found.world == 8
+    assert found.hardware == "2 servers x 4 h100-sxm"
+    assert parse(**SQUARE).fold is None
+
+
+def test_groups_of_servers_with_other_gpus_are_other_classes() -> None:
+    """Also where only their memory differs. Groups that differ in name alone are equal."""
+    groups = [
+        {"name": "a", "servers": 1},
+        {"name": "b", "servers": 1},
+        {"name": "c", "servers": 1, "gpu": {"memory": "40GiB"}},
+        {"name": "d", "servers": 1, "gpu": {"model": "a100-80gb-sxm"}},
+    ]
+    found = parse(servers=4, gpusPerServer=2, serverGroups=groups, fold={"mode": "replica"})
+    assert found.placement.of == (0, 0, 0, 0, 4, 4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("fold", "expected"),
+    [
+        (
+            {"mode": "replica", "parallel": [{"axis": "dp", "size": 8}, {"axis": "tp", "size": 2}]},
+            "spec.fold.parallel: dp 8 x tp 2 is 16 ranks; the run has 8 (2 servers x 4)",
+        ),
+        ({"mode": "replica", "parallel": [*DP_TP, DP_TP[0]]}, "spec.fold.parallel[2]: 'dp' is given twice"),
+        (
+            {"mode": "replica", "parallel": [{"axis": "pd", "size": 8}]},
+            "spec.fold.parallel[0].axis: 'pd' is not one of pp, dp, dp_replicate, dp_shard, ddp, fsdp, hsdp, "
+            "replicate, shard, data, cp, tp, sp, ep, etp",
+        ),
+        (
+            {"mode": "replica", "parallel": [{"axis": "dp", "size": 0}]},
+            "spec.fold.parallel[0].size: 0 is out of bounds; allowed: 1 to 32768",
+        ),
+        ({"mode": "replica", "parallel": []}, "spec.fold.parallel: has 0 items; allowed: 1 to 8"),
+        (
+            {"mode": "replica", "keep": [8]},
+            "spec.fold.keep: keep must name ranks of the run: they are numbered from 0 to servers * ranksPerServer - 1",
+        ),
+        ({"mode": "stage", "keep": [3, 7, 3]}, "spec.fold.keep[2]: 3 is given twice"),
+        ({"mode": "stage", "keep": [-1]}, "spec.fold.keep[0]: -1 is out of bounds; allowed: 0 to 32767"),
+        ({"keep": [7]}, "spec.fold.mode: parallel and keep go with mode replica or stage"),
+        ({"mode": "none", "parallel": DP_TP}, "spec.fold.mode: parallel and keep go with mode replica or stage"),
+        ({"mode": "auto"}, "spec.fold.mode: 'auto' is not one of none, replica, stage"),
+    ],
+)
+def test_a_fold_that_cannot_be(fold: dict[str, Any], expected: str) -> None:
+    assert complaints(make(**SQUARE, fold=fold)) == [expected]
+
+
+def test_the_axes_are_those_that_folding_knows() -> None:
+    item = spec.object_schema()["properties"]["spec"]["properties"]["fold"]["properties"]["parallel"]["items"]
+    assert set(item["properties"]["axis"]["enum"]) > folding.DATA_AXES | folding.UNEQUAL_AXES
 
 
 def test_ranks_of_torchrun_must_fit_too() -> None:
