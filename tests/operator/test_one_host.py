@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from eidolon_interposer.link import LostError
-from eidolon_operator.one_host import CallLink
+from eidolon_operator.one_host import CallLink, Server
 from eidolon_proto.v1 import simulation_pb2 as pb
 from eidolon_simcore.run.server import RejectedError
 
@@ -35,6 +37,16 @@ def service() -> Service:
 @pytest.fixture
 def link(service: Service) -> CallLink:
     return CallLink(service)  # type: ignore[arg-type]
+
+
+def test_a_server_is_named_by_its_number_in_the_cluster(tmp_path: Path) -> None:
+    """Of a folded run only some servers are here: what the plan says of a server goes by its number."""
+    groups = [{"servers": 3, "gpu": "new", "conf": {"gpu.cc": "9.0"}}, {"servers": 2, "gpu": "old", "conf": {}}]
+    plan = {"server": {"devices": 2, "gpu": "new", "groups": groups, "conf": {"gpu.cc": "8.0"}}, "core": {}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    found = [Server.open(f"{number}={tmp_path}/s={number}", tmp_path / "plan.json") for number in (0, 4)]
+    assert [(server.number, server.plan.gpu) for server in found] == [(0, "new"), (4, "old")]
+    assert (tmp_path / "s=4" / "server.conf").read_text() == "gpu.cc=8.0\nserver=4\n"
 
 
 def test_messages_go_both_ways_until_the_core_closes_the_stream(service: Service, link: CallLink) -> None:
