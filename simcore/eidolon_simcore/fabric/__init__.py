@@ -8,6 +8,7 @@
 :mod:`.routing`     shortest paths, ECMP, spray, rails, PXN; what has failed is avoided
 :mod:`.tuner`       algorithm, protocol, channels and time of an operation, as NCCL's tuner would choose
 :mod:`.algorithms`  from a choice to flows over the graph
+:mod:`.siblings`    which groups of ranks do what a group does, when only some ranks of a world run
 :mod:`.draw`        a fabric as text and as SVG
 =================== ==========================================================================================
 

@@ -8,11 +8,20 @@ NICs carries its bytes divided by the share of a NIC that the protocol reaches. 
 kept with their group, by operation and size.
 
 A send and its receive are one flow. A group of sends, such as an all-to-all, takes as long as its busiest port
-needs."""
+needs.
+
+In a folded run a call of a group stands for the same call of its siblings (:mod:`.fabric.siblings`). Then the pattern
+has the flows of all of them, as if each had made the call at the same moment. Equal flows of several groups are one
+flow with their number as its weight, so each gets the share of a link that it would get by itself. NCCL's choice and
+the latency are those of the group. The call ends when the last flow of any of them has: equal ranks meet again in the
+next operation that spans them, so it is the slowest that counts. Siblings that share no link with the group are in the
+pattern too, because the flows of another family may cross the links of both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,6 +34,9 @@ from eidolon_simcore.fabric.settings import FabricError, Settings
 from eidolon_simcore.fabric.topology import Port, Topology
 
 __all__ = ["Network", "Pattern", "Port", "Team"]
+
+Siblings = Sequence[Sequence[Port]]  #: groups, each in the order of the one whose siblings they are
+Sized = tuple[Route, int]  #: a route and its bytes
 
 ALONE_NS = 2_000  #: time of an operation of one member, which is a launch without any wire
 
@@ -51,9 +63,10 @@ class Pattern(NamedTuple):
 
 @dataclass(slots=True)
 class Team:
-    """The members of a communicator in its order, what their environment asks for, and their patterns."""
+    """The members of a communicator in its order, its siblings, what their environment asks for, and their patterns."""
 
     group: Group
+    siblings: tuple[Group, ...]
     shape: tuner.Shape
     wanted: tuner.Options
     patterns: dict[tuple[str, int, int, bool, int], Pattern] = field(default_factory=dict)
@@ -75,34 +88,37 @@ class Network:
             raise FabricError("graph_xml", str(error)) from error
         self._links: dict[int, int] = {}
         self._named: list[Link] = []
-        self._pairs: dict[tuple[Port, Port, int, tuner.Options], Pattern] = {}
-        self._teams: dict[tuple[tuple[Port, ...], tuner.Options], Team] = {}
+        self._pairs: dict[tuple[Port, Port, int, tuner.Options], list[tuple[Siblings, Pattern]]] = {}
+        self._teams: dict[tuple[tuple[Port, ...], tuner.Options, Siblings], Team] = {}
 
     def links(self) -> list[Link]:
         """The links that were made so far, in the order of their numbers."""
         return self._named
 
-    def ports(self, port: Port) -> tuple[int, ...]:
-        """The engine's links through which a GPU's own kernels move the bytes of collectives: both directions of its
-        NVLinks, or of PCIe where it has none."""
-        fabric = self.fabric
-        out = [fabric.links[link] for link in fabric.out[fabric.gpus[port]]]
-        own = [link for link in out if fabric.tier(link) == "nvlink"] or out
-        return tuple(self._link(way) for link in own for way in (link.number, link.number ^ 1))
+    def ports(self, *ports: Port) -> tuple[int, ...]:
+        """The engine's links through which kernels of these GPUs move the bytes of collectives: both directions of
+        their NVLinks, or of PCIe where they have none. A representative is asked for with the GPUs that it stands for,
+        whose kernels run when its own do."""
+        fabric, found = self.fabric, []
+        for port in ports:
+            out = [fabric.links[link] for link in fabric.out[fabric.gpus[port]]]
+            own = [link for link in out if fabric.tier(link) == "nvlink"] or out
+            found += [self._link(way) for link in own for way in (link.number, link.number ^ 1)]
+        return tuple(found)
 
     @property
     def init_ns(self) -> int:
         """How long making a communicator takes."""
         return tuner.init_ns()
 
-    def team(self, members: Sequence[Port], wanted: tuner.Options | None = None) -> Team:
-        """The team of a communicator's ``members``, in its order. Raises :class:`~.fabric.routing.NoRouteError`."""
-        key = (tuple(members), wanted or tuner.Options())
+    def team(self, members: Sequence[Port], wanted: tuner.Options | None = None, siblings: Siblings = ()) -> Team:
+        """The team of a communicator's ``members``, in its order. Its operations are those of its ``siblings`` too.
+        Raises :class:`~.fabric.routing.NoRouteError`."""
+        key = (tuple(members), wanted or tuner.Options(), tuple(map(tuple, siblings)))
         found = self._teams.get(key)
         if found is None:
-            group = Group(self.router, key[0], self._ring)
-            shape = tuner.Shape(len(key[0]), len(group.domains), group.local, group.nic_bytes_per_s(), group.path_ns())
-            found = self._teams[key] = Team(group, shape, key[1])
+            group, *others = (Group(self.router, ports, self._ring) for ports in (key[0], *key[2]))
+            found = self._teams[key] = Team(group, tuple(others), _shape(group), key[1])
         return found
 
     def collective(
@@ -118,42 +134,66 @@ class Network:
             found = team.patterns[key] = self._collective(op, size_bytes, team, root, wanted, shots)
         return found
 
-    def pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options | None = None) -> Pattern:
-        """The pattern of a send and its receive."""
+    def pair(
+        self,
+        source: Port,
+        target: Port,
+        size_bytes: int,
+        wanted: tuner.Options | None = None,
+        siblings: Siblings = (),
+    ) -> Pattern:
+        """The pattern of a send and its receive, and of the same between the two GPUs of each sibling. It is found
+        again soonest where ``siblings`` is the same object each time."""
         wanted = wanted or tuner.Options()
-        key = (source, target, size_bytes, wanted)
-        found = self._pairs.get(key)
-        if found is None:
-            if source == target:
-                found = self._nothing()
-            else:
-                domains = 1 if self.fabric.domain(source) == self.fabric.domain(target) else 2
-                ways = self.router.between(source, target)
-                latency = max(self.router.latency_ns(way.route) for way in ways)
-                rate = min(self.fabric.links[k].bytes_per_s for k in ways[0].route)
-                shape = tuner.Shape(2, domains, 1 if domains == 2 else 2, rate if domains == 2 else 0, latency)
-                choice = self.tuner.choose("send", size_bytes, shape, wanted)
-                size = self._inside_bytes(choice, ways[0].route) if domains == 1 else choice.outside_bytes
-                flows = [(way.route, size * way.part) for way in ways]
-                found = self._pattern(choice, flows, shape)
-            self._pairs[key] = found
-        return found
+        known = self._pairs.setdefault((source, target, size_bytes, wanted), [])
+        for others, pattern in known:
+            if others is siblings or others == siblings:
+                return pattern
+        made = self._pair(source, target, size_bytes, wanted, siblings)
+        known.append((siblings, made))
+        return made
+
+    def _pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options, siblings: Siblings) -> Pattern:
+        if source == target:
+            return self._nothing()
+        choice, flows, shape = self._send(source, target, size_bytes, wanted)
+        for a, b in siblings:
+            flows += self._send(a, b, size_bytes, wanted)[1]
+        return self._pattern(choice, flows, shape)
+
+    def _send(
+        self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options
+    ) -> tuple[tuner.Choice, list[Sized], tuner.Shape]:
+        domains = 1 if self.fabric.domain(source) == self.fabric.domain(target) else 2
+        ways = self.router.between(source, target)
+        latency = max(self.router.latency_ns(way.route) for way in ways)
+        rate = min(self.fabric.links[k].bytes_per_s for k in ways[0].route)
+        shape = tuner.Shape(2, domains, 1 if domains == 2 else 2, rate if domains == 2 else 0, latency)
+        choice = self.tuner.choose("send", size_bytes, shape, wanted)
+        size = self._inside_bytes(choice, ways[0].route) if domains == 1 else choice.outside_bytes
+        return choice, [(way.route, _whole(size * way.part)) for way in ways], shape
 
     def _collective(
         self, op: str, size_bytes: int, team: Team, root: int, wanted: tuner.Options, shots: int
     ) -> Pattern:
         if team.shape.ranks == 1:
             return self._nothing()
-        if shots:
-            choice, scheme = self.tuner.symmetric(op, size_bytes, team.shape, shots), ("ring", "all_gather", 0)
-        else:
-            choice = self.tuner.choose(op, size_bytes, team.shape, wanted)
-            scheme = (choice.algorithm, op, root)
-        flows = []
-        for share in team.group.scheme(*scheme) if choice.us > choice.latency_us else ():
-            size = share.inside * self._inside_bytes(choice, share.route) if share.inside else 0.0
-            flows.append((share.route, size + share.outside * choice.outside_bytes))
-        return self._pattern(choice, flows, team.shape)
+        chosen: dict[tuner.Shape, tuner.Choice] = {}
+        flows: list[Sized] = []
+        for group in (team.group, *team.siblings):
+            shape = team.shape if group is team.group else _shape(group)
+            if shape not in chosen:
+                chosen[shape] = (
+                    self.tuner.symmetric(op, size_bytes, shape, shots)
+                    if shots
+                    else self.tuner.choose(op, size_bytes, shape, wanted)
+                )
+            choice = chosen[shape]
+            scheme = ("ring", "all_gather", 0) if shots else (choice.algorithm, op, root)
+            for share in group.scheme(*scheme) if choice.us > choice.latency_us else ():
+                size = share.inside * self._inside_bytes(choice, share.route) if share.inside else 0.0
+                flows.append((share.route, _whole(size + share.outside * choice.outside_bytes)))
+        return self._pattern(chosen[team.shape], flows, team.shape)
 
     def _inside_bytes(self, choice: tuner.Choice, route: Route) -> float:
         return choice.inside_us * 1e-6 * min(self.fabric.links[link].bytes_per_s for link in route)
@@ -161,14 +201,17 @@ class Network:
     def _nothing(self) -> Pattern:
         return Pattern(ALONE_NS, (), ALONE_NS, self._engine.pattern(()))
 
-    def _pattern(self, choice: tuner.Choice, flows: Sequence[tuple[Route, float]], shape: tuner.Shape) -> Pattern:
-        sized = [(route, max(1, round(size))) for route, size in flows]
+    def _pattern(self, choice: tuner.Choice, sized: Iterable[Sized], shape: tuner.Shape) -> Pattern:
+        equal = Counter(sized)
         links = self.fabric.links
+        carried = loads([(route, size * count) for (route, size), count in equal.items()])
         through = max(
-            (-(-round(size) * 1_000_000_000 // links[link].bytes_per_s) for link, size in loads(sized).items()),
-            default=0,
+            (-(-round(size) * 1_000_000_000 // links[link].bytes_per_s) for link, size in carried.items()), default=0
         )
-        made = tuple(Flow(tuple(self._link(link) for link in route), size) for route, size in sized)
+        made = tuple(
+            Flow(tuple(self._link(link) for link in route), size * count, count)
+            for (route, size), count in equal.items()
+        )
         latency_ns = round(choice.latency_us * 1e3)
         measured = self._measured and shape.domains == 1 and shape.ranks <= tuner.MEASURED_RANKS
         name = f"{choice.algorithm}/{choice.protocol}"
@@ -184,3 +227,11 @@ class Network:
             number = self._links[link] = self._engine.link(found.bytes_per_s)
             self._named.append(Link(number, found.name, self.fabric.tier(found), found.bytes_per_s))
         return number
+
+
+def _shape(group: Group) -> tuner.Shape:
+    return tuner.Shape(len(group.members), len(group.domains), group.local, group.nic_bytes_per_s(), group.path_ns())
+
+
+def _whole(size: float) -> int:
+    return max(1, round(size))
