@@ -26,9 +26,9 @@ CORE_LOG: Final = "core.log"
 #: Prefix of Eidolon's own environment variables. None of them is passed on from the surroundings.
 VARIABLE_PREFIX: Final = "EIDOLON_"
 
-#: Of a folded run, ``WORLD/RANKS_PER_SERVER:R0,R1,...``: the size of the whole job, how many of its ranks each emulated
-#: server has, and which ranks the processes of this server are, in the order of the ``LOCAL_RANK`` that torchrun or the
-#: launcher gives them.
+#: Of a folded run, ``WORLD/RANKS_PER_SERVER:R0,R1,...:P0,P1,...``: the size of the whole job and how many of its ranks
+#: each emulated server has; which ranks the processes of this server are, in the order of the ``LOCAL_RANK`` that
+#: torchrun or the launcher gives them; and which ranks all processes are.
 FOLD: Final = "EIDOLON_FOLD"
 
 #: The launcher, below the directory that the shim is installed in.
@@ -76,5 +76,6 @@ def rendezvous(spec: Spec, server: int, master: str, port: int) -> dict[str, str
             "MASTER_PORT": str(port),
         }
     if spec.fold is not None:
-        found[FOLD] = f"{spec.world}/{spec.workload.ranks_per_server}:{','.join(map(str, ranks))}"
+        here, everywhere = (",".join(map(str, of)) for of in (ranks, placement.classes))
+        found[FOLD] = f"{spec.world}/{spec.workload.ranks_per_server}:{here}:{everywhere}"
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,37 @@ class PlanError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """Which ranks are processes, and for whom they stand.
+
+    Ranks that do the same are a *class*. One of them, its *representative*, is a process. The others are *phantoms*,
+    whose part in every collective the core supplies.
+    """
+
+    of: tuple[int, ...]  #: the representative of each rank; a process stands for itself
+
+    @property
+    def representatives(self) -> tuple[int, ...]:
+        """The ranks that are processes, in order."""
+        return tuple(sorted(set(self.of)))
+
+    def phantom(self, rank: int) -> bool:
+        """Whether a rank is no process."""
+        return self.of[rank] != rank
+
+    def sizes(self) -> dict[int, int]:
+        """How many ranks each class has, by its representative."""
+        return dict(sorted(Counter(self.of).items()))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What the core is to simulate."""
 
-    servers: int
+    servers: int  #: that are emulated
     gpus_per_server: int
     ranks_per_server: int
+    fold: Fold | None  #: None if every rank is a process
     devices: tuple[DeviceModel, ...]  #: what the GPUs of each server are
     host_cost: str
     host_table: hostcost.Table
@@ -56,6 +82,21 @@ class Plan:
     missing_virtual_s: float  #: virtual time for which a rank may go on without a collective that another has reached
 
     @property
+    def world(self) -> int:
+        """How many ranks are emulated."""
+        return self.servers * self.ranks_per_server
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """The ranks that are processes, in order."""
+        return range(self.world) if self.fold is None else self.fold.representatives
+
+    @property
+    def present(self) -> list[int]:
+        """The servers on which there are processes, in order."""
+        return sorted({rank // self.ranks_per_server for rank in self.processes})
+
+    @property
     def gpu(self) -> Gpu:
         """The model of the first server, which stands for the whole run where only one can."""
         return self.devices[0].gpu
@@ -78,12 +119,14 @@ def parse(core: Mapping[str, Any], *, name: str = "") -> Plan:
     """The plan in the document's section ``core``. Raises :class:`PlanError`."""
     section = _Section(core, "core")
     servers = section.positive("servers")
+    ranks_per_server = section.positive("ranks_per_server")
     devices = tuple(_devices(section, servers))
     recording = section.optional_section("recording")
     return Plan(
         servers=servers,
         gpus_per_server=section.positive("gpus_per_server"),
-        ranks_per_server=section.positive("ranks_per_server"),
+        ranks_per_server=ranks_per_server,
+        fold=_fold(section, servers * ranks_per_server),
         devices=devices,
         host_cost=section.choice("host_cost", ("table", "measured")),
         host_table=_host_table(section),
@@ -121,6 +164,19 @@ def _devices(section: _Section, servers: int) -> Iterator[DeviceModel]:
             raise PlanError(f"{group.path}.gpu: {error}") from error
         device = DeviceModel(gpu, group.positive("gpu_memory_bytes"))
         yield from itertools.repeat(device, group.positive("servers"))
+
+
+def _fold(section: _Section, world: int) -> Fold | None:
+    fold = section.optional_section("fold")
+    if fold is None:
+        return None
+    of = fold.value("of", list)
+    if len(of) != world or not all(isinstance(rank, int) and 0 <= rank < world for rank in of):
+        raise PlanError(f"{fold.path}.of: the representative of each of the {world} ranks is needed, a rank itself")
+    other = next((rank for rank in of if of[rank] != rank), None)
+    if other is not None:
+        raise PlanError(f"{fold.path}.of: rank {other} stands for others, but not for itself")
+    return Fold(tuple(of))
 
 
 def _host_table(section: _Section) -> hostcost.Table:

@@ -96,8 +96,10 @@ class FakeRank:
         sig = self.signature("library", "test:work", bytes=bytes_moved, flops=0)
         return self.write(Kind.KERNEL, call="cudaLaunchKernel", sig=sig, **more)
 
-    def comm(self, identity: int, rank: int, size: int) -> int:
-        sig = self.signature("comm", f"unique{identity}", id=identity, rank=rank, size=size, device=self.device)
+    def comm(self, identity: int, rank: int, size: int, members: str = "", name: str = "") -> int:
+        """``members``: the ranks of the run that they are, as a folded run needs them."""
+        name = name or f"unique{identity}" + (f"@{members}" if members else "")
+        sig = self.signature("comm", name, id=identity, rank=rank, size=size, device=self.device)
         return self.write(Kind.COMM_INIT, flags=FOREGROUND | BLOCKING, call="ncclCommInitRank", sig=sig)
 
     def collective(self, name: str, comm: int, position: int, count: int, **more: Any) -> int:

@@ -26,7 +26,7 @@ class Run:
         self.out = out
         engine = NativeEngine(optimistic=p.time_sync == "optimistic")
         self.simulation = Simulation(p, engine, Report(p, out), version="test", now=0.0)
-        self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in range(p.servers)}
+        self.sent: dict[int, list[pb.CoreMessage]] = {server: [] for server in p.present}
         for server in self.sent:
             if server not in absent:
                 self.hello(server)
@@ -55,9 +55,9 @@ class Run:
         return {(p.session, p.seq): p.data for m in self.sent[server] for p in m.payloads}
 
     def summary(self) -> dict[str, Any]:
-        for server in self.sent:
-            if self.simulation.servers[server].exit_code is None:
-                self.send(server, goodbye=pb.Goodbye())
+        for server in self.simulation.servers:
+            if server.exit_code is None:
+                self.send(server.index, goodbye=pb.Goodbye())
         self.simulation.finish(0.0)
         return json.loads((self.out / "summary.json").read_text())
 

@@ -63,7 +63,16 @@ def test_the_token_may_be_a_file_of_its_own() -> None:
 def test_what_may_be_left_open_is_null() -> None:
     core = plans.document()["core"]
     assert [name for name, value in core.items() if value is None] == [
-        *("server_groups", "steps", "tokens_per_step", "samples_per_step", "recording", "time_limit_s", "host_table"),
+        *(
+            "server_groups",
+            "fold",
+            "steps",
+            "tokens_per_step",
+            "samples_per_step",
+            "recording",
+            "time_limit_s",
+            "host_table",
+        ),
     ]
     plan = parse(core)
     assert (plan.steps, plan.tokens_per_step, plan.samples_per_step) == (None, None, None)

@@ -27,6 +27,10 @@ Timeouts
 --------
 Those of torch are adapted as its modules are imported (``eidolon_timeouts.py``).
 
+Folded runs
+-----------
+Where a process stands for many ranks, it takes the place of one of them first (``eidolon_fold.py``).
+
 Steps
 -----
 A step of any ``torch.optim`` optimizer is a step mark, unless it is part of another's (there are optimizers that hold
@@ -404,7 +408,8 @@ def install() -> Steps | None:
     library = ctypes.CDLL(None)
     if not hasattr(library, "eidolon_clock_ns"):
         return None
-    from eidolon_timeouts import WATCHDOG_DEFAULTS, Timeouts  # type: ignore[import-not-found]  # beside this file
+    from eidolon_fold import fold_of  # type: ignore[import-not-found]  # these are beside this file
+    from eidolon_timeouts import WATCHDOG_DEFAULTS, Timeouts  # type: ignore[import-not-found]
 
     for name, value in WATCHDOG_DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -420,12 +425,21 @@ def install() -> Steps | None:
     ctypes.PyDLL(None).eidolon_follow_python()
     library.eidolon_timeout.argtypes, library.eidolon_timeout.restype = (ctypes.c_int64,), ctypes.c_int
     steps, timeouts = Steps(library), Timeouts(factor, library.eidolon_timeout)
+    fold = fold_of(os.environ)
+
+    def adapt_groups(module: Any) -> None:
+        timeouts.groups(module)
+        if fold is not None:
+            fold.groups(module)
+
     wanted: dict[str, Callable[[Any], None]] = {
         "torch.distributed.constants": timeouts.constants,
-        "torch.distributed.distributed_c10d": timeouts.groups,
+        "torch.distributed.distributed_c10d": adapt_groups,
         "torch.distributed.elastic.rendezvous.dynamic_rendezvous": timeouts.rendezvous,
         "torch.distributed.elastic.agent.server.local_elastic_agent": timeouts.agent,
     }
+    if fold is not None:
+        wanted["torch.distributed.rendezvous"] = fold.stores
     wanted["torch"] = Plugin(library).attach
     step_range = os.environ.get("EIDOLON_STEP_RANGE")
     if step_range:

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <string_view>
 #include <thread>
 
 namespace eidolon::nccl {
@@ -33,6 +34,19 @@ std::string hex(const ncclUniqueId &id) {
     out += kDigits[byte & 15];
   }
   return out;
+}
+
+// In a folded run the core has to know which ranks of the run are members, since some of them are no processes. The
+// hook writes their list where a program names NCCL's network, of which nothing else here depends.
+std::string members_of(const ncclConfig_t *config) {
+  constexpr std::string_view kMark = "eidolon@";
+  const char *name = config == nullptr ? nullptr : config->netName;
+  return name != nullptr && std::string_view(name).starts_with(kMark) ? name + kMark.size() : "";
+}
+
+// The name of a communicator with its members, as signatures have it.
+std::string listed(const std::string &name, const std::string &members) {
+  return members.empty() ? name : name + "@" + members;
 }
 
 ncclComm *make(std::string name, int rank, int size, int device) {
@@ -109,11 +123,11 @@ uint32_t comm_signature(const ncclComm &comm) {
                                    .protocols = chosen(getenv("NCCL_PROTO"), kNcclProtocols),
                                    .nvls = nvls == nullptr || strcmp(nvls, "0") != 0,
                                    .version = version};
-  return signature(comm.name.c_str(), fields);
+  return signature(listed(comm.name, comm.members).c_str(), fields);
 }
 
 uint32_t split_signature(const Joining &j) {
-  const std::string name = j.parent->name + "/split" + std::to_string(j.position);
+  const std::string name = listed(j.parent->name + "/split" + std::to_string(j.position), j.comm->members);
   const signatures::Split fields = {.parent = static_cast<int64_t>(j.parent->id),
                                     .position = static_cast<int64_t>(j.position),
                                     .color = j.color,
@@ -248,6 +262,7 @@ ncclResult_t init(ncclComm_t *out, int size, std::string name, int rank, const n
   ncclComm *comm = make(std::move(name), rank, size, current_device());
   if (comm == nullptr)
     return ncclSystemError;
+  comm->members = members_of(config);
   *out = comm;
   return submit(Joining{.comm = comm, .out = out});
 }
@@ -363,6 +378,7 @@ EID_NCCL ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, n
     return ncclSystemError;
   if (config != nullptr && config->splitShare == 1)
     comm->turn = parent->turn;
+  comm->members = members_of(config);
   *out = color == NCCL_SPLIT_NOCOLOR ? nullptr : comm;
   return submit(Joining{.comm = comm,
                         .split = true,

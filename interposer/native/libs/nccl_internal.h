@@ -38,6 +38,7 @@ struct ncclComm {
   static constexpr uint64_t kAlive = 0x4549444e43434c01;
   uint64_t magic = kAlive;
   std::string name;
+  std::string members; // in a folded run: the ranks of the run that its members are, as the hook has written them
   uint64_t id = 0;
   int rank = 0, size = 0, device = 0;
   // Device memory for channels and buffers (nccl.comm_bytes), and for sends to peers (nccl.peer_bytes). 0 means none.

@@ -36,6 +36,7 @@ class Report:
 
     def __init__(self, plan: Plan, out: Path) -> None:
         self._plan = plan
+        self._multiplicity = plan.fold.sizes() if plan.fold is not None else {}
         self._out = out
         self.steps: list[dict[str, Any]] = []
         out.mkdir(parents=True, exist_ok=True)
@@ -48,10 +49,13 @@ class Report:
 
     def step(self, step: Step, ledger: Ledger) -> dict[str, Any]:
         """Adds a step that has become final. ``ledger`` says where its time went. Returns its entry."""
-        work = flops(ledger)
+        work = flops(ledger, self._multiplicity)
         tokens = step.reports.get("tokens", self._plan.tokens_per_step)
         samples = step.reports.get("samples", self._plan.samples_per_step)
-        gpus = (self._plan.devices[port.server].gpu for port in set(ledger.ports))
+        models = {
+            port: (self._plan.devices[port.server].gpu, self._multiplicity.get(rank, 1))
+            for port, rank in zip(ledger.ports, ledger.ranks, strict=True)
+        }
         entry = {
             "index": step.index,
             "name": step.name,
@@ -62,7 +66,7 @@ class Report:
             "tokens_per_s": _rate(tokens, step.time_ns),
             "samples_per_s": _rate(samples, step.time_ns),
             "flops": work,
-            "mfu": mfu(work, step.time_ns, gpus),
+            "mfu": mfu(work, step.time_ns, models.values()),
             "split": ledger.split(),
             "peak_bytes": {device(port): peak for port, peak in step.peak_bytes.items()},
         }
@@ -81,6 +85,13 @@ class Report:
                 self._progress = None  # a line may have been cut short, so none can follow
         return entry
 
+    def _fold(self) -> dict[str, Any] | None:
+        """For how many ranks each process stood; None if every rank was one."""
+        if self._plan.fold is None:
+            return None
+        classes = [{"rank": rank, "ranks": ranks} for rank, ranks in self._multiplicity.items()]
+        return {"world": self._plan.world, "classes": classes}
+
     def _lost(self, path: Path, what: str, error: OSError) -> None:
         text = f"{path.name} {what}: {error.strerror or error}"
         self._not_written.append(text)
@@ -98,6 +109,7 @@ class Report:
             "format": FORMAT,
             **end,
             "gpu": self._plan.gpu.key,
+            "fold": self._fold(),
             "host_cost": self._plan.host_cost,
             "steps": last,
             "steps_left_out": len(self.steps) - len(last),

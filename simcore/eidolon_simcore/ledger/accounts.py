@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -271,13 +272,16 @@ def _add(total: Ledger, step: Ledger) -> Ledger:
     return Ledger(tuple(port for _, port in keys), tuple(rank for rank, _ in keys), times, work, kinds, links)
 
 
-def flops(ledger: Ledger) -> float:
-    """Floating-point operations of the matrix units in the ledger's steps."""
-    return float(ledger.working("flops").sum())
+def flops(ledger: Ledger, multiplicity: Mapping[int, int] = MappingProxyType({})) -> float:
+    """Floating-point operations of the matrix units in the ledger's steps. ``multiplicity``: for how many ranks a rank
+    stands, where that is not itself alone."""
+    ranks = np.array([multiplicity.get(rank, 1) for rank in ledger.ranks], np.float64)
+    return float((ledger.working("flops") * ranks).sum())
 
 
-def mfu(flops_: float, time_ns: int, gpus: Iterable[Gpu]) -> float | None:
+def mfu(flops_: float, time_ns: int, gpus: Iterable[tuple[Gpu, int]]) -> float | None:
     """The share of the devices' matrix peak for half-precision types that they reach with ``flops_`` in ``time_ns``.
-    Operations count as they are executed, recomputation included. None where there is nothing to divide by."""
-    peak = sum(gpu.peak_flops("bf16") for gpu in gpus) * time_ns / 1e9
+    Operations count as they are executed, recomputation included. ``gpus``: models, and how many devices of each there
+    are. None where there is nothing to divide by."""
+    peak = sum(gpu.peak_flops("bf16") * count for gpu, count in gpus) * time_ns / 1e9
     return flops_ / peak if peak > 0 else None

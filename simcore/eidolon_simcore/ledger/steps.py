@@ -65,6 +65,7 @@ class _Rank:
     reports: dict[str, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)  # seq -> end
     left: bool = False
+    stands_for: int = 1  # ranks of the run
 
     @property
     def number(self) -> int:
@@ -84,9 +85,9 @@ class Steps:
         """No step is final before this many ranks have joined."""
         self._expected = max(self._expected, ranks)
 
-    def join(self, rank: int) -> None:
-        """A rank takes part in the steps from now on."""
-        self._ranks[rank] = _Rank()
+    def join(self, rank: int, stands_for: int = 1) -> None:
+        """A rank takes part in the steps from now on. What it reports counts once for each rank that it stands for."""
+        self._ranks[rank] = _Rank(stands_for=stands_for)
 
     def leave(self, rank: int) -> None:
         """A rank has ended: its last mark counts, and no further ones are waited for."""
@@ -127,8 +128,8 @@ class Steps:
 
     def report(self, rank: int, name: str, value: int) -> None:
         """A number that user code reported, such as tokens. It belongs to the next mark."""
-        reports = self._ranks[rank].reports
-        reports[name] = reports.get(name, 0) + value
+        r = self._ranks[rank]
+        r.reports[name] = r.reports.get(name, 0) + value * r.stands_for
 
     def present(self, rank: int) -> int:
         """Number of the step that the rank is in."""

@@ -18,7 +18,7 @@ class Form:
     communicator: Communicator
     at: int  #: the member's place: of a send and its receive, 0 is the sender
     key: tuple[int, ...]  #: of the matches, but for the position: communicator, and sender and receiver of a pair
-    ranks: tuple[int, ...]  #: of the run, that take part
+    ranks: tuple[int, ...]  #: of the run, that take part: those that are processes
     agreed: tuple[object, ...]  #: what all members have to call alike
     pattern: Pattern
     scale: float | None  #: factor of the member's bytes in a scaled sum; None if it states none
@@ -57,8 +57,3 @@ class Match:
     calls: dict[int, Call] = field(default_factory=dict)  #: by the member's place
     payload: bool = False  #: whether bytes of any of them are moved
     since_ns: int | None = None  #: its clock when somebody first looked for who is missing
-
-    @property
-    def size(self) -> int:
-        """How many calls it takes."""
-        return len(self.form.ranks)

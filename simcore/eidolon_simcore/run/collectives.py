@@ -22,6 +22,7 @@ from eidolon_simcore.run import payloads
 from eidolon_simcore.run.calls import Call, Form, Match
 from eidolon_simcore.run.communicators import CollectiveError, Communicator, Communicators, Descriptions
 from eidolon_simcore.run.exchanges import Exchanges
+from eidolon_simcore.run.folding import Folding
 from eidolon_simcore.signature import Signature
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")  #: collectives in which one member has a part of its own
@@ -32,6 +33,7 @@ class Collectives:
 
     Args:
         matched: is told of each call once every member has made it.
+        folding: of a folded run.
     """
 
     def __init__(
@@ -40,13 +42,14 @@ class Collectives:
         network: Network,
         exchanges: Exchanges,
         matched: Callable[[CollectiveCall], None] = lambda _: None,
+        folding: Folding | None = None,
     ) -> None:
         self._engine = engine
         self._network = network
         self._matched = matched
         self._descriptions = Descriptions()
         self._matches: dict[tuple[int, ...], Match] = {}  # calls that some member has not made
-        self.communicators = Communicators(engine, network, self._descriptions)
+        self.communicators = Communicators(engine, network, self._descriptions, folding)
         self.exchanges = exchanges
 
     # ---- calls ----------------------------------------------------------------------------------------------------
@@ -104,11 +107,13 @@ class Collectives:
             return None
         if signature.name not in ("send", "recv"):
             return self._pattern(communicator, signature)
-        peer = communicator.members.get(signature.get("peer"))
-        if peer is None:
+        if signature.get("peer") not in communicator.members:
             return None
-        ends = (port, peer.port) if signature.name == "send" else (peer.port, port)
-        return self._network.pair(*ends, signature.get("bytes"), communicator.wanted)
+        at = communicator.places[rank, port]
+        places = (at, signature.get("peer")) if signature.name == "send" else (signature.get("peer"), at)
+        source, target = (communicator.members[place].port for place in places)
+        beside = communicator.pairs(*places)
+        return self._network.pair(source, target, signature.get("bytes"), communicator.wanted, beside)
 
     def _pattern(self, communicator: Communicator, signature: Signature) -> Pattern:
         assert communicator.team is not None
@@ -131,7 +136,14 @@ class Collectives:
             raise CollectiveError(f"rank {rank}: {signature.name} with peer {peer} in {where}")
         sends = signature.name == "send"
         source, target = (at, peer) if sends else (peer, at)
+        if peer in communicator.phantoms:
+            other = communicator.members[peer].rank
+            raise CollectiveError(
+                f"rank {rank} {'sends to' if sends else 'receives from'} rank {other}, which is no process of this "
+                "folded run; name the axis of this group in spec.fold.parallel as one that is not folded, such as pp"
+            )
         ends = communicator.members[source], communicator.members[target]
+        beside = communicator.pairs(source, target)
         return Form(
             signature,
             communicator,
@@ -139,7 +151,7 @@ class Collectives:
             key=(communicator.id, source, target),
             ranks=(ends[0].rank, ends[1].rank),
             agreed=("pair", signature.get("bytes")),
-            pattern=self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"), communicator.wanted),
+            pattern=self._network.pair(ends[0].port, ends[1].port, signature.get("bytes"), communicator.wanted, beside),
             scale=None,
         )
 
@@ -201,7 +213,7 @@ def _call_of(match: Match) -> CollectiveCall:
         communicator=form.communicator.name,
         position=match.position,
         ranks=form.ranks,
-        seqs=tuple([calls[at].seq for at in range(len(calls))]),
+        seqs=tuple([calls[at].seq for at in sorted(calls)]),
         pattern=form.pattern,
     )
 

@@ -41,11 +41,13 @@ class Exchanges:
         """Every member has made its call. Exchanges the bytes, or waits for the first sender that has none yet."""
         if not match.payload:
             return
-        calls, signature, size = match.calls, match.form.signature, match.size
+        calls, signature, communicator = match.calls, match.form.signature, match.form.communicator
         pair = match.form.pair
+        size = 2 if pair else communicator.size
         op, root = ("broadcast", 0) if pair else (signature.name, signature.get("root"))  # the sender is call 0
-        receive = [at for at in payloads.receivers(op, size, root) if calls[at].payload and (at == 1 or not pair)]
-        send = [at for at in payloads.senders(op, size, root) if calls[at].payload]
+        moving = {at for at, call in calls.items() if call.payload}
+        receive = [at for at in payloads.receivers(op, size, root) if at in moving and (at == 1 or not pair)]
+        send = [at for at in payloads.senders(op, size, root) if at in moving]
         for at in send:
             call = calls[at]
             if (call.rank, call.seq) not in self._payloads:
@@ -62,9 +64,12 @@ class Exchanges:
         length = signature.get("bytes") if pair else self._sent_bytes(match)
         if not 0 <= length <= MOST_BYTES:
             raise ValueError(f"rank {match.first} moves {length} bytes in {op}; allowed: 0 to {MOST_BYTES}")
-        if payloads.any_known(op, sent, root):
-            scales = [calls[at].scale for at in range(size)]
-            results = payloads.exchange(op, sent, root, signature.get("dtype"), signature.get("redop"), length, scales)
+        stand_ins = communicator.stand_ins if not pair else ()
+        own = [sent[at] for at in stand_ins] if stand_ins else sent
+        if payloads.any_known(op, own, root):
+            scales = [calls[at].scale if at in calls else None for at in range(size)]
+            dtype, redop = signature.values("dtype", "redop")
+            results = payloads.exchange(op, sent, root, dtype, redop, length, scales, stand_ins)
         for at in receive:
             call = calls[at]
             self._deliver(call.rank, call.seq, results[at] or b"")
@@ -72,4 +77,4 @@ class Exchanges:
     @staticmethod
     def _sent_bytes(match: Match) -> int:
         s = match.form.signature
-        return payloads.sent_bytes(s.name, s.get("count"), s.get("dtype"), match.size)
+        return payloads.sent_bytes(s.name, s.get("count"), s.get("dtype"), match.form.communicator.size)

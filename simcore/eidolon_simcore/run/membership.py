@@ -23,7 +23,7 @@ FALLOUT_S = 10.0  #: whoever leaves within this time of another may have been en
 
 
 class WorldSizeError(Exception):
-    """A rank says that there are more ranks than the run has."""
+    """A rank says that there are other ranks than the run has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class Membership:
         now: float,
     ) -> None:
         self._ranks_per_server = plan.ranks_per_server
-        self._planned = plan.servers * plan.ranks_per_server
+        self._planned = plan.world
+        self._sizes = plan.fold.sizes() if plan.fold is not None else {}  # of classes, by their representatives
+        self._folded = frozenset(plan.processes) if plan.fold is not None else None
         self._engine = engine
         self._books = books
         self._rates = rates
@@ -63,6 +65,7 @@ class Membership:
         self._pids: dict[int, int] = {}  # processes of ranks, as these know themselves
         self._leavings: list[Leaving] = []  # in the order in which they were told
         self.sessions: dict[int, Session] = {}  #: by rank: those that have joined
+        self._world: range | frozenset[int] = range(1)  # the ranks that are expected, as far as is known
         self.expected = 1  #: how many ranks there are, as far as is known
         self.first_joined_at: float | None = None
         self.acted_at = now  #: when a rank last did something, or a server or a rank came
@@ -77,22 +80,37 @@ class Membership:
             return
         if not 0 < joined.session <= MAX_SESSIONS:
             raise InvalidBatchError(f"session {joined.session}")
+        if self._folded is not None:
+            self._check_folded(joined, self._folded)
         rank = self._number(server, joined)
         self._add(rank)
         if joined.world > self.expected and joined.rank >= 0:
             if joined.world > self._planned:
                 text = f"rank {joined.rank} says WORLD_SIZE={joined.world}, the run has {self._planned} ranks"
                 raise WorldSizeError(text)
-            self.expected = joined.world
-            for other in range(joined.world):
+            self._world = range(joined.world) if self._folded is None else self._folded
+            self.expected = len(self._world)
+            for other in self._world:
                 self._add(other)
         self._books.steps.expect(self.expected)
-        self._books.steps.join(rank)
+        self._books.steps.join(rank, self._sizes.get(rank, 1))
         session = self._open_session(rank, server, joined.session)
         server.sessions[joined.session] = self.sessions[rank] = session
         self._pids[rank] = joined.pid
         if self.first_joined_at is None:
             self.first_joined_at = now
+
+    def _check_folded(self, joined: pb.RankJoined, processes: frozenset[int]) -> None:
+        """A process of a folded run has to be one of the ranks that run."""
+        if joined.rank in processes and joined.world == self._planned and joined.rank not in self.sessions:
+            return
+        says = f"process {joined.pid} is rank {joined.rank} of {joined.world}"
+        if joined.rank < 0:
+            says = f"process {joined.pid} has no RANK"
+        raise WorldSizeError(
+            f"{says}; a folded run of {self._planned} ranks has one process for each of its {len(processes)} classes, "
+            "which torchrun or the plain launcher starts"
+        )
 
     def _number(self, server: Server, joined: pb.RankJoined) -> int:
         """The rank's number: RANK of the environment, or else the order of joining. If the number is taken, it gets the
@@ -153,7 +171,7 @@ class Membership:
 
     def absent(self) -> list[int]:
         """Expected ranks that have not joined."""
-        return sorted(rank for rank in self._known if rank < self.expected and rank not in self.sessions)
+        return sorted(rank for rank in self._known if rank in self._world and rank not in self.sessions)
 
     def of_process(self, server: int, pid: int) -> int | None:
         """The rank that a process of a server is, the last one with that number; None if it is none."""

@@ -8,6 +8,9 @@ A payload of n bytes has one of three forms on the wire, which its length tells 
 
 Operations that move bytes move the mask with them. A reduced element is known if it is known at every member.
 
+In a folded run some members are no processes, and the bytes of another member stand for theirs
+(:mod:`.folding`). Each such payload is held once, with the number of members that it stands for.
+
 Reductions go through a wider type and are rounded once. So the result does not depend on the order of the ranks, which
 NCCL does not promise either.
 """
@@ -75,7 +78,14 @@ def any_known(op: str, sent: Sequence[Bytes], root: int) -> bool:
 
 
 def exchange(
-    op: str, sent: Sequence[Bytes], root: int, dtype: int, redop: int, length: int, scales: Sequence[float | None] = ()
+    op: str,
+    sent: Sequence[Bytes],
+    root: int,
+    dtype: int,
+    redop: int,
+    length: int,
+    scales: Sequence[float | None] = (),
+    stand_ins: Sequence[int] = (),
 ) -> list[Bytes]:
     """The result of each member, as it goes on the wire.
 
@@ -83,6 +93,7 @@ def exchange(
         sent: one payload for each member; those of members that do not send are not looked at.
         length: bytes that one sender sends, as :func:`sent_bytes` says.
         scales: the members' factors in a scaled sum; None for one that is not known.
+        stand_ins: by member, the one whose payload is its; () if each has its own.
     """
     size = len(sent)
     if op in ("broadcast", "scatter"):
@@ -91,16 +102,19 @@ def exchange(
         return [_encoded(d, k) for d, k in zip(_split(data, parts), _split(known, parts), strict=True)] * (
             size // parts
         )
-    decoded = [_decoded(one, length) for one in sent]
+    senders, row, counts = np.unique(stand_ins or range(size), return_inverse=True, return_counts=True)
+    decoded = [_decoded(sent[member], length) for member in senders]
     data, known = np.stack([d for d, _ in decoded]), np.stack([k for _, k in decoded])
     if op in ("all_gather", "gather"):
-        joined = _encoded(data.ravel(), known.ravel())
+        joined = _encoded(data[row].ravel(), known[row].ravel())
         return [joined if op == "all_gather" or member == root else None for member in range(size)]
     if op == "all_to_all":
-        data = data.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1)
-        known = known.reshape(size, size, -1).swapaxes(0, 1).reshape(size, -1)
+        data = data.reshape(-1, size, length // size)[row].swapaxes(0, 1).reshape(size, -1)
+        known = known.reshape(-1, size, length // size)[row].swapaxes(0, 1).reshape(size, -1)
         return [_encoded(d, k) for d, k in zip(data, known, strict=True)]
-    total, of_total = _reduced(data, known, dtype, redop, scales)
+    total, of_total = _reduced(
+        data, known, dtype, redop, [scales[member] for member in senders] if scales else (), counts
+    )
     if op == "reduce_scatter":
         return [_encoded(d, k) for d, k in zip(_split(total, size), _split(of_total, size), strict=True)]
     whole = _encoded(total, of_total)
@@ -146,9 +160,14 @@ _REDUCTIONS: dict[int, Callable[..., Any]] = {
 
 
 def _reduced(
-    data: NDArray[np.uint8], known: NDArray[np.bool_], dtype: int, redop: int, scales: Sequence[float | None]
+    data: NDArray[np.uint8],
+    known: NDArray[np.bool_],
+    dtype: int,
+    redop: int,
+    scales: Sequence[float | None],
+    counts: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """The bytes of the reduction of all rows, and which are known."""
+    """The bytes of the reduction of all rows, each of which stands for ``counts`` members, and which are known."""
     reduction = _REDUCTIONS.get(redop)
     factors = [1.0] * len(data) if redop != SCALED_SUM else [s for s in scales if s is not None]
     width = size_of(dtype)
@@ -159,14 +178,22 @@ def _reduced(
         parts = [_wide(row, kind) for row in data]
         if redop == SCALED_SUM:
             parts = [(part * factor).astype(part.dtype) for part, factor in zip(parts, factors, strict=True)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = reduction(total, part)
+        total = _repeated(parts[0], redop, int(counts[0]))
+        for part, count in zip(parts[1:], counts[1:], strict=True):
+            total = reduction(total, _repeated(part, redop, int(count)))
         if redop == AVERAGE:  # integers are cut off towards zero
-            total = np.sign(total) * (np.abs(total) // len(parts)) if total.dtype.kind in "iu" else total / len(parts)
+            members = int(counts.sum())
+            total = np.sign(total) * (np.abs(total) // members) if total.dtype.kind in "iu" else total / members
         narrowed = _narrow(total, kind)
     elements = known.reshape(len(data), -1, width).all(axis=(0, 2))
     return np.frombuffer(narrowed, np.uint8), np.repeat(elements, width)
+
+
+def _repeated(part: NDArray[Any], redop: int, count: int) -> NDArray[Any]:
+    """The reduction of so many times the same values."""
+    if count == 1 or redop in (MAXIMUM, MINIMUM):
+        return part
+    return (part**count if redop == PRODUCT else part * count).astype(part.dtype)
 
 
 def _wide(data: NDArray[np.uint8], kind: str) -> NDArray[Any]:

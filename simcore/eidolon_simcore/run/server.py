@@ -40,12 +40,12 @@ class Server:
 
 
 class Servers:
-    """All servers of a run, by index."""
+    """All servers of a run on which there are processes, by index."""
 
     def __init__(self, plan: Plan, version: str) -> None:
         self._plan = plan
         self._version = version
-        self.by_index = {index: Server(index) for index in range(plan.servers)}
+        self.by_index = {index: Server(index) for index in plan.present}
         self.complete_at: float | None = None  #: when the last one said hello
 
     def hello(self, hello: pb.Hello, send: Send, now: float) -> Server:
@@ -65,7 +65,10 @@ class Servers:
             raise RejectedError("UNAUTHENTICATED", "the token is not that of this run")
         server = self.by_index.get(hello.server)
         if server is None:
-            raise RejectedError("INVALID_ARGUMENT", f"server {hello.server} of a run with {self._plan.servers}")
+            without = ", on which nothing runs" if hello.server < self._plan.servers else ""
+            raise RejectedError(
+                "INVALID_ARGUMENT", f"server {hello.server} of a run with {self._plan.servers}{without}"
+            )
         if server.send is not None:
             raise RejectedError("ALREADY_EXISTS", f"server {hello.server} is connected already")
         if server.exit_code is not None:

@@ -11,6 +11,7 @@ and every 10 ms comes a :meth:`~Simulation.tick`. What goes back is handed to ea
 :mod:`.membership`        ranks: join, leave, numbers
 :mod:`.session`           one rank's records become operations of the engine
 :mod:`.collectives`       calls of several ranks become one collective
+:mod:`.folding`           ranks that are no processes
 :mod:`.outbox`            what goes back to the servers
 :mod:`.final_results`     final spans and steps
 :mod:`.deadlines`         timeouts of process groups, in virtual time
@@ -51,6 +52,7 @@ from eidolon_simcore.run.deadlines import Deadlines
 from eidolon_simcore.run.ending import Ending
 from eidolon_simcore.run.exchanges import Exchanges
 from eidolon_simcore.run.final_results import FinalResults
+from eidolon_simcore.run.folding import Folding
 from eidolon_simcore.run.host_times import HostCost
 from eidolon_simcore.run.membership import Membership, WorldSizeError
 from eidolon_simcore.run.outbox import Outbox
@@ -94,14 +96,15 @@ class Simulation:
         self._outbox = Outbox(self._servers.by_index)
         self._ending = Ending(self._outbox, self._servers.by_index.values())
         exchanges = Exchanges(self._deliver, self._awaited)
-        collectives = Collectives(engine, network, exchanges, self._books.sinks.collective)
+        folding = Folding(plan.fold, plan.ranks_per_server) if plan.fold is not None else None
+        collectives = Collectives(engine, network, exchanges, self._books.sinks.collective, folding)
         host_cost = HostCost.of(plan)
         gpus = {device.gpu.key: device.gpu for device in plan.devices}
         self._worlds = {
             key: World(engine, collectives, self._books, host_cost, gpu, CostModel(gpu), self._rank_of)
             for key, gpu in gpus.items()
         }
-        alone = plan.servers * plan.ranks_per_server == 1
+        alone = plan.world == 1
         rates = 0 if alone else engine.rates(beside_collectives())
         self._ranks = Membership(plan, engine, self._books, rates, self._open_session, now)
         self._deadlines = Deadlines(engine, self._ranks, collectives, self._books.labels, self._outbox)

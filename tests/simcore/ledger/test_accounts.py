@@ -209,10 +209,10 @@ def test_totals_of_steps_in_which_the_same_take_part() -> None:
 def test_the_share_of_the_peak_is_that_of_all_devices_together() -> None:
     h100 = gpu("h100-sxm")
     one_ms = h100.peak_flops("bf16") / 1e3
-    assert mfu(one_ms, 1_000_000, [h100]) == pytest.approx(1.0, rel=1e-12)
-    assert mfu(one_ms, 2_000_000, [h100, h100]) == pytest.approx(0.25, rel=1e-12)
-    assert mfu(one_ms, 1, [h100]) == pytest.approx(1e6, rel=1e-12)
-    assert mfu(one_ms, 0, [h100]) is None
+    assert mfu(one_ms, 1_000_000, [(h100, 1)]) == pytest.approx(1.0, rel=1e-12)
+    assert mfu(one_ms, 2_000_000, [(h100, 2)]) == pytest.approx(0.25, rel=1e-12)
+    assert mfu(one_ms, 1, [(h100, 1)]) == pytest.approx(1e6, rel=1e-12)
+    assert mfu(one_ms, 0, [(h100, 1)]) is None
 
 
 def test_startup_counts_as_a_step_but_not_into_totals() -> None:
