@@ -36,6 +36,7 @@ in which ranks' operations arrive.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,11 +89,20 @@ SPAN = np.dtype(
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Bytes along a route. The route has numbers of links from :meth:`Engine.link`, each of them once. Where links are
-    shared, a flow gets ``weight`` times the fair level."""
+    shared, a flow gets ``weight`` times the fair level.
+
+    A flow may stand for many equal ones, over links of which each stands for many equal ones. Then ``counts`` says, for
+    each link of the route, how many flows such as this one are on it."""
 
     route: tuple[int, ...]
     bytes: int
     weight: int = 1
+    counts: tuple[int, ...] = ()
+
+    def loads(self) -> Iterator[tuple[int, int]]:
+        """Each link of the route, and the bytes that this flow, and those for which it stands, put on it."""
+        for link, count in zip(self.route, self.counts or (1,) * len(self.route), strict=True):
+            yield link, self.bytes * count
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +181,17 @@ class Engine(Protocol):
         A rank that takes part twice is named twice and joins twice."""
 
     def pattern(self, flows: tuple[Flow, ...]) -> int:
-        """The number of a set of flows that is used again and again; see :meth:`define_as`."""
+        """The number of a set of flows that is used again and again; see :meth:`define_as`. Equal sets have one number,
+        unless their flows have counts."""
+
+    def twin(self, link: int) -> int:
+        """Makes a link that is as ``link`` is now, with the same ports; returns its number. Both stand for a part of
+        the equal links for which the one stood."""
+
+    def refine(self, pattern: int, flows: tuple[Flow, ...], origin: Sequence[int]) -> None:
+        """Puts other flows in the place of a pattern's, all of which have counts. ``origin`` says for each of them of
+        which flow before it is a part, by its place in the pattern. It has the bytes and the weight of that one. What
+        is under way goes on as its parts from here. Not for an engine that goes back in time."""
 
     def define_as(self, handle: int, participants: tuple[int, ...], latency_ns: int, pattern: int) -> None:
         """Does what :meth:`define` does, with the number of a pattern in place of the flows."""

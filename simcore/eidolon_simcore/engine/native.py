@@ -5,6 +5,8 @@ Nothing is decided here: columns go through as bytes, and tuples come back as da
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,8 @@ from eidolon_simcore.engine.interface import (
     OpenCall,
     Rates,
 )
+
+Columns = tuple[list[tuple[int, ...]], list[int], list[int], list[tuple[int, ...]]]
 
 
 class NativeEngine:
@@ -59,12 +63,18 @@ class NativeEngine:
         return int(self._engine.link(bytes_per_s, latency_ns))
 
     def pattern(self, flows: tuple[Flow, ...]) -> int:
+        if any(flow.counts for flow in flows):
+            return int(self._engine.pattern(*_columns(flows)))
         known = self._patterns.get(flows)
         if known is None:
-            known = self._patterns[flows] = self._engine.pattern(
-                [flow.route for flow in flows], [flow.bytes for flow in flows], [flow.weight for flow in flows]
-            )
+            known = self._patterns[flows] = self._engine.pattern(*_columns(flows))
         return known
+
+    def twin(self, link: int) -> int:
+        return int(self._engine.twin(link))
+
+    def refine(self, pattern: int, flows: tuple[Flow, ...], origin: Sequence[int]) -> None:
+        self._engine.refine(pattern, *_columns(flows), list(origin))
 
     def rates(self, classes: tuple[Rates, ...]) -> int:
         rows = [(c.alone, c.with_collective, c.with_lane, c.with_both, c.leaves) for c in classes]
@@ -142,3 +152,12 @@ class NativeEngine:
 
     def restore(self, state: bytes) -> None:
         self._engine.restore(state)
+
+
+def _columns(flows: tuple[Flow, ...]) -> Columns:
+    return (
+        [flow.route for flow in flows],
+        [flow.bytes for flow in flows],
+        [flow.weight for flow in flows],
+        [flow.counts for flow in flows],
+    )

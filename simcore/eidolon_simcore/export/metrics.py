@@ -384,11 +384,15 @@ def _link_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     tiers: dict[str, list[int]] = {}
     for number, link in enumerate(links):
         tiers.setdefault(link.tier, []).append(number)
-    yield "eidolon_tier_bytes", [((tier,), sum(total[n] for n in numbers)) for tier, numbers in tiers.items()]
+    equal = [link.equal for link in links]  # links for which each stands
+    yield (
+        "eidolon_tier_bytes",
+        [((tier,), sum(total[n] * equal[n] for n in numbers)) for tier, numbers in tiers.items()],
+    )
     statistics: list[tuple[Sequence[str], float]] = []
     for tier, numbers in tiers.items():
-        values = [used[n] for n in numbers]
-        statistics += [((tier, "mean"), sum(values) / len(values)), ((tier, "max"), max(values))]
+        mean = sum(used[n] * equal[n] for n in numbers) / sum(equal[n] for n in numbers)
+        statistics += [((tier, "mean"), mean), ((tier, "max"), max(used[n] for n in numbers))]
     yield "eidolon_tier_utilization_ratio", statistics
 
 

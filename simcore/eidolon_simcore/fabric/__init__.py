@@ -9,9 +9,11 @@
 :mod:`.tuner`       algorithm, protocol, channels and time of an operation, as NCCL's tuner would choose
 :mod:`.algorithms`  from a choice to flows over the graph
 :mod:`.siblings`    which groups of ranks do what a group does, when only some ranks of a world run
+:mod:`.quotient`    classes of equal links and flows, which are solved once
+:mod:`.wires`       the links in the engine, one for each or one for each class
 :mod:`.draw`        a fabric as text and as SVG
 =================== ==========================================================================================
 
-Everything here is a pure function of its arguments, but for :mod:`.fabric.network`, which hands the results to the
-engine.
+Everything here is a pure function of its arguments, but for :mod:`.fabric.network` and :mod:`.fabric.wires`, which hand
+the results to the engine.
 """

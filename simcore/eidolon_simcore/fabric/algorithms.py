@@ -12,7 +12,7 @@ rail to rail, as in NCCL's rings and trees. An all-to-all sends from every domai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -227,12 +227,3 @@ def _tree(count: int) -> Iterator[tuple[int, int]]:
         bit = node & -node
         parent = (node ^ bit) | (bit << 1)
         yield node, parent if parent < count else node ^ bit
-
-
-def loads(shares: Sequence[tuple[Route, float]]) -> dict[int, float]:
-    """The bytes on every link that some route uses."""
-    total: dict[int, float] = {}
-    for route, size in shares:
-        for link in route:
-            total[link] = total.get(link, 0.0) + size
-    return total

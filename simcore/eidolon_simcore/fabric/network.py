@@ -21,33 +21,24 @@ pattern too, because the flows of another family may cross the links of both.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.engine.interface import Engine, Flow
 from eidolon_simcore.fabric import builders, ncclxml, tuner
-from eidolon_simcore.fabric.algorithms import Group, loads
+from eidolon_simcore.fabric.algorithms import Group
 from eidolon_simcore.fabric.routing import Route, Router
 from eidolon_simcore.fabric.settings import FabricError, Settings
 from eidolon_simcore.fabric.topology import Port, Topology
+from eidolon_simcore.fabric.wires import Link, Piece, Traffic, Wires
 
-__all__ = ["Network", "Pattern", "Port", "Team"]
+__all__ = ["Link", "Network", "Pattern", "Port", "Team"]
 
 Siblings = Sequence[Sequence[Port]]  #: groups, each in the order of the one whose siblings they are
-Sized = tuple[Route, int]  #: a route and its bytes
 
 ALONE_NS = 2_000  #: time of an operation of one member, which is a launch without any wire
-
-
-class Link(NamedTuple):
-    """A link of the engine: its number there, a short and stable name, and what kind of link it is."""
-
-    number: int
-    name: str
-    tier: str
-    bytes_per_s: int
 
 
 class Pattern(NamedTuple):
@@ -70,12 +61,29 @@ class Team:
     shape: tuner.Shape
     wanted: tuner.Options
     patterns: dict[tuple[str, int, int, bool, int], Pattern] = field(default_factory=dict)
+    traffic: dict[tuple[object, ...], Traffic] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two GPUs of which one sends to the other, their siblings, and the patterns of sends by size."""
+
+    siblings: Siblings
+    shape: tuner.Shape
+    shapes: frozenset[tuner.Shape]  #: with those of the siblings
+    traffic: Traffic
+    patterns: dict[int, Pattern] = field(default_factory=dict)
 
 
 class Network:
-    """A fabric with its links in the engine, where each is made when it is first used."""
+    """A fabric with its links in the engine.
 
-    def __init__(self, engine: Engine, gpu: Gpu, settings: Settings) -> None:
+    Args:
+        folded: it solves equal links and flows once, with their number (:mod:`.quotient`), which pays in a folded run.
+            Times are the same. The engine must not be one that goes back in time.
+    """
+
+    def __init__(self, engine: Engine, gpu: Gpu, settings: Settings, *, folded: bool = False) -> None:
         self._engine = engine
         self.settings = settings
         self.fabric: Topology = builders.build(settings)
@@ -86,25 +94,24 @@ class Network:
             self._ring = ncclxml.ring(settings.graph_xml) if settings.graph_xml else ()
         except ValueError as error:
             raise FabricError("graph_xml", str(error)) from error
-        self._links: dict[int, int] = {}
-        self._named: list[Link] = []
-        self._pairs: dict[tuple[Port, Port, int, tuner.Options], list[tuple[Siblings, Pattern]]] = {}
+        self._wires = Wires(engine, self.fabric, folded=folded)
+        self._pairs: dict[tuple[Port, Port, tuner.Options], list[Pair]] = {}
         self._teams: dict[tuple[tuple[Port, ...], tuner.Options, Siblings], Team] = {}
 
     def links(self) -> list[Link]:
         """The links that were made so far, in the order of their numbers."""
-        return self._named
+        return self._wires.named
 
     def ports(self, *ports: Port) -> tuple[int, ...]:
         """The engine's links through which kernels of these GPUs move the bytes of collectives: both directions of
         their NVLinks, or of PCIe where they have none. A representative is asked for with the GPUs that it stands for,
         whose kernels run when its own do."""
-        fabric, found = self.fabric, []
+        fabric, found = self.fabric, list[int]()
         for port in ports:
             out = [fabric.links[link] for link in fabric.out[fabric.gpus[port]]]
             own = [link for link in out if fabric.tier(link) == "nvlink"] or out
-            found += [self._link(way) for link in own for way in (link.number, link.number ^ 1)]
-        return tuple(found)
+            found += [way for link in own for way in (link.number, link.number ^ 1)]
+        return self._wires.links(found)
 
     @property
     def init_ns(self) -> int:
@@ -132,6 +139,8 @@ class Network:
         if found is None:
             wanted = team.wanted if in_switch else replace(team.wanted, nvls=False)
             found = team.patterns[key] = self._collective(op, size_bytes, team, root, wanted, shots)
+        elif found.flows is not self._wires.flows.get(found.number, found.flows):
+            found = team.patterns[key] = found._replace(flows=self._wires.flows[found.number])
         return found
 
     def pair(
@@ -145,93 +154,81 @@ class Network:
         """The pattern of a send and its receive, and of the same between the two GPUs of each sibling. It is found
         again soonest where ``siblings`` is the same object each time."""
         wanted = wanted or tuner.Options()
-        known = self._pairs.setdefault((source, target, size_bytes, wanted), [])
-        for others, pattern in known:
-            if others is siblings or others == siblings:
-                return pattern
-        made = self._pair(source, target, size_bytes, wanted, siblings)
-        known.append((siblings, made))
-        return made
+        known = self._pairs.setdefault((source, target, wanted), [])
+        pair = next((one for one in known if one.siblings is siblings or one.siblings == siblings), None)
+        if pair is None:
+            pair = self._pair(source, target, siblings)
+            known.append(pair)
+        found = pair.patterns.get(size_bytes)
+        if found is None:
+            choices = {shape: self.tuner.choose("send", size_bytes, shape, wanted) for shape in pair.shapes}
+            found = self._nothing() if source == target else self._pattern(choices, pair.traffic, pair.shape)
+            pair.patterns[size_bytes] = found
+        elif found.flows is not self._wires.flows.get(found.number, found.flows):
+            found = pair.patterns[size_bytes] = found._replace(flows=self._wires.flows[found.number])
+        return found
 
-    def _pair(self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options, siblings: Siblings) -> Pattern:
+    def _pair(self, source: Port, target: Port, siblings: Siblings) -> Pair:
         if source == target:
-            return self._nothing()
-        choice, flows, shape = self._send(source, target, size_bytes, wanted)
+            return Pair(siblings, tuner.Shape(1), frozenset(), Traffic([]))
+        pieces = Counter(self._sends(source, target))
+        shape = next(iter(pieces))[1].shape
         for a, b in siblings:
-            flows += self._send(a, b, size_bytes, wanted)[1]
-        return self._pattern(choice, flows, shape)
+            pieces.update(self._sends(a, b))
+        return Pair(siblings, shape, frozenset(piece.shape for _, piece in pieces), self._wires.traffic(pieces))
 
-    def _send(
-        self, source: Port, target: Port, size_bytes: int, wanted: tuner.Options
-    ) -> tuple[tuner.Choice, list[Sized], tuner.Shape]:
+    def _sends(self, source: Port, target: Port) -> Iterator[tuple[Route, Piece]]:
         domains = 1 if self.fabric.domain(source) == self.fabric.domain(target) else 2
         ways = self.router.between(source, target)
         latency = max(self.router.latency_ns(way.route) for way in ways)
-        rate = min(self.fabric.links[k].bytes_per_s for k in ways[0].route)
+        rate = self._slowest(ways[0].route)
         shape = tuner.Shape(2, domains, 1 if domains == 2 else 2, rate if domains == 2 else 0, latency)
-        choice = self.tuner.choose("send", size_bytes, shape, wanted)
-        size = self._inside_bytes(choice, ways[0].route) if domains == 1 else choice.outside_bytes
-        return choice, [(way.route, _whole(size * way.part)) for way in ways], shape
+        for way in ways:
+            yield way.route, Piece(way.part, 0.0, rate, shape) if domains == 1 else Piece(0.0, way.part, 0, shape)
 
     def _collective(
         self, op: str, size_bytes: int, team: Team, root: int, wanted: tuner.Options, shots: int
     ) -> Pattern:
         if team.shape.ranks == 1:
             return self._nothing()
-        chosen: dict[tuner.Shape, tuner.Choice] = {}
-        flows: list[Sized] = []
-        for group in (team.group, *team.siblings):
-            shape = team.shape if group is team.group else _shape(group)
-            if shape not in chosen:
-                chosen[shape] = (
-                    self.tuner.symmetric(op, size_bytes, shape, shots)
-                    if shots
-                    else self.tuner.choose(op, size_bytes, shape, wanted)
-                )
-            choice = chosen[shape]
-            scheme = ("ring", "all_gather", 0) if shots else (choice.algorithm, op, root)
-            for share in group.scheme(*scheme) if choice.us > choice.latency_us else ():
-                size = share.inside * self._inside_bytes(choice, share.route) if share.inside else 0.0
-                flows.append((share.route, _whole(size + share.outside * choice.outside_bytes)))
-        return self._pattern(chosen[team.shape], flows, team.shape)
+        groups = [(team.group, team.shape), *((group, _shape(group)) for group in team.siblings)]
+        choices: dict[tuner.Shape, tuner.Choice] = {}
+        schemes: dict[tuner.Shape, tuple[str, str, int]] = {}  # of shapes whose groups send anything
+        for _, shape in groups:
+            if shape not in choices:
+                if shots:
+                    choice, scheme = self.tuner.symmetric(op, size_bytes, shape, shots), ("ring", "all_gather", 0)
+                else:
+                    choice = self.tuner.choose(op, size_bytes, shape, wanted)
+                    scheme = (choice.algorithm, op, root)
+                choices[shape] = choice
+                if choice.us > choice.latency_us:
+                    schemes[shape] = scheme
+        key = tuple(sorted(schemes.items()))
+        if key not in team.traffic:
+            pieces: Counter[tuple[Route, Piece]] = Counter()
+            for group, shape in groups:
+                for share in group.scheme(*schemes[shape]) if shape in schemes else ():
+                    wire = self._slowest(share.route) if share.inside else 0
+                    pieces[share.route, Piece(share.inside, share.outside, wire, shape)] += 1
+            team.traffic[key] = self._wires.traffic(pieces)
+        return self._pattern(choices, team.traffic[key], team.shape)
 
-    def _inside_bytes(self, choice: tuner.Choice, route: Route) -> float:
-        return choice.inside_us * 1e-6 * min(self.fabric.links[link].bytes_per_s for link in route)
+    def _slowest(self, route: Route) -> int:
+        return min(self.fabric.links[link].bytes_per_s for link in route)
 
     def _nothing(self) -> Pattern:
         return Pattern(ALONE_NS, (), ALONE_NS, self._engine.pattern(()))
 
-    def _pattern(self, choice: tuner.Choice, sized: Iterable[Sized], shape: tuner.Shape) -> Pattern:
-        equal = Counter(sized)
-        links = self.fabric.links
-        carried = loads([(route, size * count) for (route, size), count in equal.items()])
-        through = max(
-            (-(-round(size) * 1_000_000_000 // links[link].bytes_per_s) for link, size in carried.items()), default=0
-        )
-        made = tuple(
-            Flow(tuple(self._link(link) for link in route), size * count, count)
-            for (route, size), count in equal.items()
-        )
+    def _pattern(self, choices: Mapping[tuner.Shape, tuner.Choice], traffic: Traffic, shape: tuner.Shape) -> Pattern:
+        number, flows = self._wires.pattern(traffic, choices)
+        choice = choices[shape]
         latency_ns = round(choice.latency_us * 1e3)
+        alone_ns = max(1, latency_ns + self._wires.through_ns(flows))
         measured = self._measured and shape.domains == 1 and shape.ranks <= tuner.MEASURED_RANKS
         name = f"{choice.algorithm}/{choice.protocol}"
-        number = self._engine.pattern(made)
-        return Pattern(
-            latency_ns, made, max(1, latency_ns + through), number, name, "interpolated" if measured else "roofline"
-        )
-
-    def _link(self, link: int) -> int:
-        number = self._links.get(link)
-        if number is None:
-            found = self.fabric.links[link]
-            number = self._links[link] = self._engine.link(found.bytes_per_s)
-            self._named.append(Link(number, found.name, self.fabric.tier(found), found.bytes_per_s))
-        return number
+        return Pattern(latency_ns, flows, alone_ns, number, name, "interpolated" if measured else "roofline")
 
 
 def _shape(group: Group) -> tuner.Shape:
     return tuner.Shape(len(group.members), len(group.domains), group.local, group.nic_bytes_per_s(), group.path_ns())
-
-
-def _whole(size: float) -> int:
-    return max(1, round(size))

@@ -235,8 +235,8 @@ class Accounts:
             found = self._patterns[id(pattern)] = len(self._loads)
             loads: dict[int, int] = {}
             for flow in pattern.flows:
-                for link in flow.route:
-                    loads[link] = loads.get(link, 0) + flow.bytes
+                for link, size in flow.loads():
+                    loads[link] = loads.get(link, 0) + size
             columns = np.array(list(loads.items()), np.int64).reshape(-1, 2)
             self._loads.append((pattern, columns[:, 0], columns[:, 1]))
         return found

@@ -52,6 +52,20 @@ template <typename Row> std::span<const Row> rows_in(const nb::bytes &bytes, con
 
 std::span<const Operation> operations_of(const nb::bytes &bytes) { return rows_in<Operation>(bytes, "operations"); }
 
+using Lists = std::vector<std::vector<std::uint32_t>>;
+
+std::vector<FlowSpec> flows_of(const Lists &routes, const std::vector<std::uint64_t> &bytes,
+                               const std::vector<std::uint32_t> &weights, const Lists &counts) {
+  if (routes.size() != bytes.size() || routes.size() != weights.size() || routes.size() != counts.size()) {
+    throw std::invalid_argument("routes, bytes, weights and counts are of one length");
+  }
+  std::vector<FlowSpec> flows;
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    flows.push_back({routes[i], bytes[i], weights[i], counts[i]});
+  }
+  return flows;
+}
+
 void bind_engine_input(nb::class_<Engine> &engine) {
   engine
       .def(
@@ -77,17 +91,15 @@ void bind_engine_input(nb::class_<Engine> &engine) {
            })
       .def("set_rates", &Engine::set_rates)
       .def("set_ports", &Engine::set_ports)
-      .def("pattern",
-           [](Engine &self, const std::vector<std::vector<std::uint32_t>> &routes,
-              const std::vector<std::uint64_t> &bytes, const std::vector<std::uint32_t> &weights) {
-             if (routes.size() != bytes.size() || routes.size() != weights.size()) {
-               throw std::invalid_argument("routes, bytes and weights are of one length");
-             }
-             std::vector<FlowSpec> flows;
-             for (std::size_t i = 0; i < routes.size(); ++i) {
-               flows.push_back({routes[i], bytes[i], weights[i]});
-             }
-             return self.add_pattern(flows);
+      .def("pattern", [](Engine &self, const Lists &routes, const std::vector<std::uint64_t> &bytes,
+                         const std::vector<std::uint32_t> &weights,
+                         const Lists &counts) { return self.add_pattern(flows_of(routes, bytes, weights, counts)); })
+      .def("twin", &Engine::twin)
+      .def("refine",
+           [](Engine &self, std::uint32_t number, const Lists &routes, const std::vector<std::uint64_t> &bytes,
+              const std::vector<std::uint32_t> &weights, const Lists &counts,
+              const std::vector<std::uint32_t> &origin) {
+             self.refine(number, flows_of(routes, bytes, weights, counts), origin);
            })
       .def("reserve", &Engine::reserve)
       .def("define", &Engine::define)

@@ -194,8 +194,8 @@ void Engine::process(Time time) {
   network_.move(time);
   ended_.clear();
   network_.complete(ended_);
-  for (const auto &[slot, end] : ended_) {
-    flow_ended(slot);
+  for (const auto &[tag, end] : ended_) {
+    flow_ended(slot_of_tag(tag));
   }
   while (agenda_time() == now_) {
     const Due due = agenda_.front();
@@ -239,7 +239,7 @@ void Engine::start_batch(std::uint64_t slot, std::uint32_t number) {
   log(slot, number);
   const Batch &batch = patterns_[collective.pattern].batches[number];
   for (std::size_t i = 0; i < batch.routes.size(); ++i) {
-    network_.start(batch.routes[i], batch.weights[i], batch.counts[i], batch.bytes[i], slot);
+    network_.start(batch.routes[i], batch.weights[i], batch.counts[i], batch.bytes[i], tag_of(slot, i));
   }
   collective.left -= batch.instant;
   if (collective.left == 0 && collective.batches == patterns_[collective.pattern].batches.size()) {
@@ -304,8 +304,8 @@ void Engine::cut(Time time) {
   }
   Network::Undone undone;
   network_.cut(time, undone);
-  for (const std::uint64_t slot : undone.ended) {
-    ++collectives_[slot].left;
+  for (const std::uint64_t tag : undone.ended) {
+    ++collectives_[slot_of_tag(tag)].left;
   }
   now_ = std::min(now_, time);
   for (std::uint32_t i = 0; i < ranks_.size(); ++i) {

@@ -50,6 +50,7 @@ struct FlowSpec {
   std::vector<std::uint32_t> route;
   std::uint64_t bytes = 0;
   std::uint32_t weight = 1;
+  std::vector<std::uint32_t> counts{}; // by hop: flows such as this one on each link of its class; empty if no classes
 };
 
 class Engine {
@@ -69,6 +70,11 @@ public:
   // Names the links at which a rank's device is. Flows over them get only the capacity that the device's work leaves.
   void set_ports(std::uint32_t rank, std::uint32_t device, const std::vector<std::uint32_t> &links);
   std::uint32_t add_pattern(const std::vector<FlowSpec> &flows);
+  // A link as this one, at the same ports. Both stand for links that were one class (shares.h).
+  std::uint32_t twin(std::uint32_t link);
+  // Divides the flows of a pattern whose flows have counts. `origin` says which of the flows before each stems from.
+  // What is under way goes on in parts from here. Not for an optimistic engine.
+  void refine(std::uint32_t pattern, const std::vector<FlowSpec> &flows, const std::vector<std::uint32_t> &origin);
   // Makes a collective. `define` names its participants, at the latest before the last of them sends its operation.
   std::uint64_t reserve();
   void define(std::uint64_t handle, std::vector<std::uint32_t> participants, Time latency, std::uint32_t pattern);
@@ -137,9 +143,10 @@ private:
   struct Pattern {
     std::vector<Batch> batches;
     std::uint64_t flows = 0;
-    bool silent = false; // nothing goes over a link
+    bool silent = false;  // nothing goes over a link
+    bool classes = false; // its flows have counts, and are kept in their order
 
-    template <typename Archive> void archive(Archive &ar) { ar(batches, flows, silent); }
+    template <typename Archive> void archive(Archive &ar) { ar(batches, flows, silent, classes); }
   };
   // Flows of a pattern that agree in this are equal. They become one flow with the sum of their weights.
   struct FlowKey {
@@ -183,6 +190,10 @@ private:
   [[nodiscard]] std::uint64_t handle_of(std::uint64_t slot) const {
     return slot | static_cast<std::uint64_t>(collectives_[slot].generation) << 32;
   }
+  // The tag of a flow in the network, and what is in it.
+  static std::uint64_t tag_of(std::uint64_t slot, std::size_t item) { return slot | item << 32; }
+  static std::uint64_t slot_of_tag(std::uint64_t tag) { return tag & 0xffffffffU; }
+  [[nodiscard]] Pattern pattern_of(const std::vector<FlowSpec> &flows);
   // Checks a flow and adds its route to the network.
   [[nodiscard]] FlowKey key_of(const FlowSpec &flow);
   static void add_equal_flows(Batch &batch, const FlowKey &key, std::size_t count);

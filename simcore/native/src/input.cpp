@@ -116,13 +116,30 @@ void Engine::set_rates(std::uint32_t number, std::uint16_t table) {
 }
 
 std::uint32_t Engine::add_pattern(const std::vector<FlowSpec> &flows) {
+  patterns_.push_back(pattern_of(flows));
+  return static_cast<std::uint32_t>(patterns_.size() - 1);
+}
+
+Engine::Pattern Engine::pattern_of(const std::vector<FlowSpec> &flows) {
   std::vector<FlowKey> keys;
   keys.reserve(flows.size());
   for (const FlowSpec &flow : flows) {
     keys.push_back(key_of(flow));
   }
-  std::sort(keys.begin(), keys.end());
   Pattern pattern;
+  if (std::any_of(flows.begin(), flows.end(), [](const FlowSpec &flow) { return !flow.counts.empty(); })) {
+    pattern.classes = true;
+    pattern.flows = flows.size();
+    pattern.batches.emplace_back();
+    for (const FlowKey &key : keys) {
+      if (key.offset != 0 || key.bytes == 0) {
+        throw std::invalid_argument("flows with counts have bytes, and links without latency");
+      }
+      add_equal_flows(pattern.batches.back(), key, 1);
+    }
+    return pattern;
+  }
+  std::sort(keys.begin(), keys.end());
   for (std::size_t i = 0; i < keys.size();) {
     std::size_t end = i + 1;
     while (end < keys.size() && keys[end] == keys[i]) {
@@ -141,8 +158,7 @@ std::uint32_t Engine::add_pattern(const std::vector<FlowSpec> &flows) {
   }
   pattern.silent = std::all_of(pattern.batches.begin(), pattern.batches.end(),
                                [](const Batch &batch) { return batch.routes.empty(); });
-  patterns_.push_back(std::move(pattern));
-  return static_cast<std::uint32_t>(patterns_.size() - 1);
+  return pattern;
 }
 
 Engine::FlowKey Engine::key_of(const FlowSpec &flow) {
@@ -157,6 +173,11 @@ Engine::FlowKey Engine::key_of(const FlowSpec &flow) {
   if (flow.bytes > kMaxBytes || flow.weight == 0 || flow.weight > (1U << 20)) {
     throw std::invalid_argument("a flow has up to 2^50 bytes and a weight from 1 to 2^20");
   }
+  if (!flow.counts.empty() && (flow.counts.size() != flow.route.size() ||
+                               std::any_of(flow.counts.begin(), flow.counts.end(),
+                                           [](std::uint32_t count) { return count == 0 || count > (1U << 20); }))) {
+    throw std::invalid_argument("a flow has one count for each link of its route, from 1 to 2^20");
+  }
   Time offset = 0;
   for (const std::uint32_t link : flow.route) {
     offset += link_latency_[link];
@@ -164,7 +185,7 @@ Engine::FlowKey Engine::key_of(const FlowSpec &flow) {
   if (flow.route.empty() || flow.bytes == 0) {
     return {offset, ~std::uint32_t{0}, 0, flow.weight};
   }
-  return {offset, network_.add_route(flow.route), flow.bytes, flow.weight};
+  return {offset, network_.add_route(flow.route, flow.counts), flow.bytes, flow.weight};
 }
 
 void Engine::add_equal_flows(Batch &batch, const FlowKey &key, std::size_t count) {

@@ -13,10 +13,15 @@ constexpr auto kLaterGoal = [](const auto &a, const auto &b) {
 };
 } // namespace
 
-std::uint32_t Network::add_route(std::span<const std::uint32_t> links) {
-  const auto [at, fresh] = numbers_.try_emplace(std::vector<std::uint32_t>(links.begin(), links.end()), 0);
+std::uint32_t Network::add_route(std::span<const std::uint32_t> links, std::span<const std::uint32_t> counts) {
+  std::vector<std::uint32_t> key(links.begin(), links.end());
+  if (!counts.empty()) {
+    key.push_back(~std::uint32_t{0}); // no link has this number
+    key.insert(key.end(), counts.begin(), counts.end());
+  }
+  const auto [at, fresh] = numbers_.try_emplace(std::move(key), 0);
   if (fresh) {
-    at->second = shares_.add_route(links);
+    at->second = shares_.add_route(links, counts);
     progress_.emplace_back();
   }
   return at->second;
@@ -98,16 +103,19 @@ void Network::begin(std::uint32_t number) {
   ++counters_.active;
 }
 
+std::uint32_t Network::free_flow() {
+  if (free_flows_.empty()) {
+    flows_.emplace_back();
+    return static_cast<std::uint32_t>(flows_.size() - 1);
+  }
+  const std::uint32_t number = free_flows_.back();
+  free_flows_.pop_back();
+  return number;
+}
+
 void Network::start(std::uint32_t route, std::uint32_t weight, std::uint32_t count, std::uint64_t bytes,
                     std::uint64_t tag) {
-  std::uint32_t number = 0;
-  if (free_flows_.empty()) {
-    number = static_cast<std::uint32_t>(flows_.size());
-    flows_.emplace_back();
-  } else {
-    number = free_flows_.back();
-    free_flows_.pop_back();
-  }
+  const std::uint32_t number = free_flow();
   const Volume each = weight == 1 ? volume_of(bytes) : (volume_of(bytes) + (weight - 1)) / weight;
   flows_[number] = {served(progress_[route]) + each, tag, route, weight * count};
   begin(number);
@@ -115,6 +123,30 @@ void Network::start(std::uint32_t route, std::uint32_t weight, std::uint32_t cou
   if (keep_journal_) {
     journal_.push_back({.time = now_, .change = Change::kStart, .number = number});
   }
+}
+
+bool Network::divide(std::uint32_t route, std::uint64_t tag, std::span<const Part> parts) {
+  EIDOLON_CHECK(!keep_journal_, "flows are divided where nothing is undone");
+  Progress &whole = progress_[route];
+  const auto at = std::find_if(whole.goals.begin(), whole.goals.end(),
+                               [&](const Goal &goal) { return flows_[goal.flow].tag == tag; });
+  if (at == whole.goals.end()) {
+    return false;
+  }
+  const auto number = static_cast<std::uint32_t>(at->flow);
+  const Volume left = at->goal - served(whole);
+  whole.goals.erase(at);
+  std::make_heap(whole.goals.begin(), whole.goals.end(), kLaterGoal);
+  shares_.add_weight(route, -static_cast<std::int64_t>(flows_[number].weight));
+  --counters_.active;
+  free_flows_.push_back(number);
+  for (const Part &part : parts) {
+    const std::uint32_t fresh = free_flow();
+    flows_[fresh] = {served(progress_[part.route]) + left, part.tag, part.route, part.weight};
+    begin(fresh);
+  }
+  counters_.flows += parts.size() - 1;
+  return true;
 }
 
 void Network::complete(std::vector<Ended> &ended) {

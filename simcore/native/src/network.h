@@ -40,13 +40,21 @@ public:
   // Without a journal, `cut` must never be called.
   explicit Network(bool journal) : keep_journal_(journal) {}
 
-  std::uint32_t add_link(std::uint64_t bytes_per_s) { return shares_.add_link(level_of(bytes_per_s)); }
+  // What takes the place of a flow under way: the same bytes over another route, with the weight of all its flows.
+  struct Part {
+    std::uint32_t route;
+    std::uint32_t weight;
+    std::uint64_t tag;
+  };
+
+  std::uint32_t add_link(std::uint64_t bytes_per_s) { return add_link_of(level_of(bytes_per_s)); }
+  std::uint32_t add_link_of(Level capacity) { return shares_.add_link(capacity); }
   // The capacity with which the link was added, in levels. `set_capacity` sets what the link has from now on, which is
   // at most that.
   [[nodiscard]] Level capacity(std::uint32_t link) const { return shares_.capacity(link); }
   void set_capacity(std::uint32_t link, Level capacity);
-  // Returns the number of this route, which is the same for the same links.
-  std::uint32_t add_route(std::span<const std::uint32_t> links);
+  // Returns the number of this route, which is the same for the same links and counts (shares.h; all 1 if empty).
+  std::uint32_t add_route(std::span<const std::uint32_t> links, std::span<const std::uint32_t> counts = {});
 
   [[nodiscard]] Time now() const { return now_; }
   // When the next flow ends. Settles what happened at `now` first.
@@ -56,6 +64,9 @@ public:
   // Starts `count` equal flows now, as one flow, over a route of at least one link. Each has `bytes` > 0 and gets
   // `weight` times the fair level.
   void start(std::uint32_t route, std::uint32_t weight, std::uint32_t count, std::uint64_t bytes, std::uint64_t tag);
+  // Puts parts in the place of the flow over this route that has this tag. Each part has left what the flow had.
+  // Returns whether there is such a flow. Without a journal only.
+  bool divide(std::uint32_t route, std::uint64_t tag, std::span<const Part> parts);
   // Ends the flows that end now.
   void complete(std::vector<Ended> &ended);
   void cut(Time time, Undone &undone);
@@ -106,6 +117,7 @@ private:
   void settle();
   void predict(std::uint32_t route);
   void begin(std::uint32_t number);
+  [[nodiscard]] std::uint32_t free_flow();
   [[nodiscard]] Volume served(const Progress &progress) const {
     return progress.served + static_cast<Volume>(progress.rate) * static_cast<Volume>(now_ - progress.since);
   }

@@ -22,12 +22,12 @@ std::uint32_t Shares::add_link(Level capacity) {
   return static_cast<std::uint32_t>(links_.size() - 1);
 }
 
-std::uint32_t Shares::add_route(std::span<const std::uint32_t> links) {
+std::uint32_t Shares::add_route(std::span<const std::uint32_t> links, std::span<const std::uint32_t> counts) {
   Route route;
   route.first_hop = static_cast<std::uint32_t>(hops_.size());
   route.hops = static_cast<std::uint32_t>(links.size());
-  for (const std::uint32_t link : links) {
-    hops_.push_back({link, 0});
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    hops_.push_back({links[i], 0, counts.empty() ? 1 : counts[i]});
   }
   routes_.push_back(route);
   return static_cast<std::uint32_t>(routes_.size() - 1);
@@ -96,12 +96,12 @@ void Shares::add_weight(std::uint32_t number, std::int64_t delta) {
   for (std::uint32_t i = 0; i < route.hops; ++i) {
     const Hop hop = hops_[route.first_hop + i];
     Link &link = links_[hop.link];
-    link.weight += delta;
+    link.weight += delta * hop.count;
     enqueue(hop.link);
     if (was_active && route.weight != 0) {
       Entry &entry = link.entries[hop.position];
-      entry.weight = route.weight;
-      link.demand += link.demand_of(entry.bound, delta); // wraps where negative, so it subtracts
+      entry.weight = route.weight * hop.count;
+      link.demand += link.demand_of(entry.bound, delta * hop.count); // wraps where negative, so it subtracts
     }
   }
   if (!was_active) {
@@ -123,8 +123,8 @@ void Shares::attach(std::uint32_t number) {
     Link &link = links_[hop.link];
     const Level bound = i == least.least_hop ? least.second : least.least;
     hop.position = static_cast<std::uint32_t>(link.entries.size());
-    link.entries.push_back({bound, route.weight, number, i});
-    link.demand += link.demand_of(bound, route.weight);
+    link.entries.push_back({bound, route.weight * hop.count, number, i});
+    link.demand += link.demand_of(bound, route.weight * hop.count);
   }
 }
 
@@ -302,9 +302,9 @@ std::vector<Level> Shares::full_solution() const {
       const Route &route = routes_[number];
       result[number] = least;
       for (std::uint32_t i = 0; i < route.hops; ++i) {
-        const std::uint32_t link = hops_[route.first_hop + i].link;
-        left[link] -= least * route.weight;
-        weight[link] -= route.weight;
+        const Hop hop = hops_[route.first_hop + i];
+        left[hop.link] -= least * route.weight * hop.count;
+        weight[hop.link] -= route.weight * hop.count;
       }
     }
   }

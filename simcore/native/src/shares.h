@@ -19,6 +19,12 @@
 // the same reason that the solution is unique: the lowest links are right once they were looked at, and then the next.
 //
 // Flows over the same route always have the same rate, so the unit here is the route, with the weight of all its flows.
+//
+// A link may stand for many equal links, and a route for many equal flows. Then each hop has a *count*: how many flows
+// such as this one are on each of those links. They weigh as many times on the link. If all links of a class have as
+// many flows of each class, and all flows of a class cross as many links of each class, then levels that are equal
+// within each class solve the equations of the whole network exactly if they solve those of the classes. As there is
+// one solution, the classes have it, to the bit.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +43,8 @@ public:
   };
 
   std::uint32_t add_link(Level capacity);
-  std::uint32_t add_route(std::span<const std::uint32_t> links);
+  // `counts` are those of the hops; 1 each if it is empty.
+  std::uint32_t add_route(std::span<const std::uint32_t> links, std::span<const std::uint32_t> counts);
 
   [[nodiscard]] Level capacity(std::uint32_t link) const { return links_[link].capacity; }
   // Sets the capacity from now on, at most what the link was added with.
@@ -116,6 +123,7 @@ private:
   struct Hop {
     std::uint32_t link = 0;
     std::uint32_t position = 0; // of its entry on the link, while the route has weight
+    std::uint32_t count = 1;    // flows such as this one on the link
   };
   struct Route {
     std::uint32_t first_hop = 0;

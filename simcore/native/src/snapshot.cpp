@@ -8,7 +8,7 @@
 namespace eidolon {
 
 namespace {
-constexpr std::uint64_t kFormat = 0x4549444f4c4f4e04; // "EIDOLON", 4
+constexpr std::uint64_t kFormat = 0x4549444f4c4f4e05; // "EIDOLON", 5
 } // namespace
 
 template <typename Archive> void Engine::archive(Archive &ar) {

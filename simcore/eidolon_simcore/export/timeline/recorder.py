@@ -172,8 +172,8 @@ class Recorder:
             return known[0]
         loads: dict[int, int] = {}
         for flow in pattern.flows:
-            for link in flow.route:
-                loads[link] = loads.get(link, 0) + flow.bytes
+            for link, size in flow.loads():
+                loads[link] = loads.get(link, 0) + size
         number = self._number(
             "pattern",
             (pattern.latency_ns, tuple(loads.items())),
