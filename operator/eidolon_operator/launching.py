@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from eidolon_interposer.hook.eidolon_fold import VARIABLE, listed
 from eidolon_operator.spec import Spec, Workload
 
 # What is started with ``python -m``.
@@ -26,10 +27,10 @@ CORE_LOG: Final = "core.log"
 #: Prefix of Eidolon's own environment variables. None of them is passed on from the surroundings.
 VARIABLE_PREFIX: Final = "EIDOLON_"
 
-#: Of a folded run, ``WORLD/RANKS_PER_SERVER:R0,R1,...:P0,P1,...``: the size of the whole job and how many of its ranks
-#: each emulated server has; which ranks the processes of this server are, in the order of the ``LOCAL_RANK`` that
-#: torchrun or the launcher gives them; and which ranks all processes are.
-FOLD: Final = "EIDOLON_FOLD"
+#: Of a folded run, ``WORLD/RANKS_PER_SERVER:RANKS_HERE:OF``: the size of the whole job and how many of its ranks each
+#: emulated server has; which ranks the processes of this server are, in the order of the ``LOCAL_RANK`` that torchrun
+#: or the launcher gives them; and by rank the rank whose process stands for it. The hook reads these lists of ranks.
+FOLD: Final = VARIABLE
 
 #: The launcher, below the directory that the shim is installed in.
 LAUNCH: Final = "bin/launch"
@@ -76,6 +77,6 @@ def rendezvous(spec: Spec, server: int, master: str, port: int) -> dict[str, str
             "MASTER_PORT": str(port),
         }
     if spec.fold is not None:
-        here, everywhere = (",".join(map(str, of)) for of in (ranks, placement.classes))
-        found[FOLD] = f"{spec.world}/{spec.workload.ranks_per_server}:{here}:{everywhere}"
+        here, of = listed(ranks), listed(placement.of)
+        found[FOLD] = f"{spec.world}/{spec.workload.ranks_per_server}:{here}:{of}"
     return found

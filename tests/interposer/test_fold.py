@@ -29,7 +29,7 @@ STARTED = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE"
 
 
 def test_a_process_takes_the_place_of_its_rank() -> None:
-    environment = {"EIDOLON_FOLD": "1024/8:0,1017:0,1,1017", **STARTED}
+    environment = {"EIDOLON_FOLD": "1024/8:0,1017:0+0x1017,1017,0+0x6", **STARTED}
     assert fold.fold_of(environment) is not None
     assert environment["RANK"] == environment["ROLE_RANK"] == environment["EIDOLON_FOLD_RANK"] == "1017"
     assert environment["LOCAL_RANK"] == "1"
@@ -40,7 +40,7 @@ def test_a_process_takes_the_place_of_its_rank() -> None:
 
 
 def test_its_children_have_its_place_as_they_inherit_it() -> None:
-    environment = {"EIDOLON_FOLD": "1024/8:0,1017:0,1,1017", **STARTED}
+    environment = {"EIDOLON_FOLD": "1024/8:0,1017:0+0x1017,1017,0+0x6", **STARTED}
     fold.fold_of(environment)
     inherited = dict(environment)
     fold.fold_of(inherited)
@@ -49,11 +49,16 @@ def test_its_children_have_its_place_as_they_inherit_it() -> None:
 
 @pytest.mark.parametrize("without", ["EIDOLON_FOLD", "RANK", "LOCAL_RANK"])
 def test_what_is_no_rank_of_a_folded_run_stays_as_it_is(without: str) -> None:
-    environment = {"EIDOLON_FOLD": "8/8:0:0", **STARTED}
+    environment = {"EIDOLON_FOLD": "8/8:0:0+0x8", **STARTED}
     del environment[without]
     before = dict(environment)
     assert fold.fold_of(environment) is None
     assert environment == before
+
+
+def test_a_process_too_many_ends_at_once() -> None:
+    with pytest.raises(SystemExit, match="LOCAL_RANK=1, but this server of the folded run has 1 processes"):
+        fold.fold_of({"EIDOLON_FOLD": "8/8:0:0+0x8", **STARTED})
 
 
 def test_a_mesh_axis_is_one_run() -> None:
@@ -62,9 +67,15 @@ def test_a_mesh_axis_is_one_run() -> None:
     assert fold.listed([0, 1, 8, 9]) == "0+1x2,8+1x2"
     assert fold.listed([7]) == "7"
     assert fold.listed([1, 0]) == "1,0"
+    assert fold.listed([0] * 8) == "0+0x8"
 
 
 @given(st.lists(st.integers(0, 200), unique=True, min_size=1))
 def test_the_core_reads_the_lists_that_the_hook_writes(ranks: list[int]) -> None:
     assert members(fold.listed(ranks), 201) == tuple(ranks)
     assert fold.unlisted(fold.listed(ranks)) == ranks
+
+
+@given(st.lists(st.integers(0, 20), min_size=1))
+def test_what_stands_for_each_rank_is_a_list_too(numbers: list[int]) -> None:
+    assert fold.unlisted(fold.listed(numbers)) == numbers

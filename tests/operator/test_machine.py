@@ -75,14 +75,17 @@ def folded(**fields: Any) -> specs.Spec:
     return specs.parse(document, source="test")
 
 
+OF = "0+1x2,0+1x2,0+1x2,0+7x2"  # by rank, the one whose process stands for it
+
+
 def test_torchrun_starts_the_ranks_of_a_folded_run_that_run() -> None:
     def given(server: int) -> list[str]:
         found = environment(folded(), server)
         keys = ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "EIDOLON_FOLD")
         return [found[key] for key in keys]
 
-    assert given(0) == ["2", "0", "2", "8/4:0,1:0,1,7"]
-    assert given(1) == ["2", "1", "1", "8/4:7:0,1,7"]
+    assert given(0) == ["2", "0", "2", "8/4:0+1x2:" + OF]
+    assert given(1) == ["2", "1", "1", "8/4:7:" + OF]
 
 
 def test_servers_with_phantoms_only_are_not_counted() -> None:
@@ -90,14 +93,14 @@ def test_servers_with_phantoms_only_are_not_counted() -> None:
     assert spec.placement.servers == [0, 127]
     found = environment(spec, 127)
     assert (found["PET_NNODES"], found["PET_NODE_RANK"], found["PET_NPROC_PER_NODE"]) == ("2", "1", "1")
-    assert found["EIDOLON_FOLD"] == "1024/8:1023:0,1023"
+    assert found["EIDOLON_FOLD"] == "1024/8:1023:0+0x1023,1023"
 
 
 def test_plain_ranks_of_a_folded_run_count_processes() -> None:
     spec = folded(workload={"command": ["train"], "launcher": "plain"})
     found = environment(spec, 1)
     keys = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "EIDOLON_FOLD")
-    assert [found[key] for key in keys] == ["3", "1", "1", "8/4:7:0,1,7"]
+    assert [found[key] for key in keys] == ["3", "1", "1", "8/4:7:" + OF]
     assert launching.rank_options(spec, 0) == ["--ranks", "2", "--first-rank", "0"]
     assert launching.rank_options(spec, 1) == ["--ranks", "1", "--first-rank", "2"]
 

@@ -6,23 +6,22 @@ kin are set to it, once. Children of the process inherit them as they are.
 
 ``torch.distributed`` then asks a few things of ranks that are no processes, the *phantoms*:
 
-* A communicator of NCCL is made with an id that the first member makes. If that is a phantom, the other members put an
+* A communicator of NCCL is made with an id that its first member makes. If that is a phantom, the other members put an
   id in its place, which they compute alike. There is one such first member, however large the group is.
 * The simulation core has to know which ranks are members of a communicator. Their list goes there with the options of
   the group, as the name of NCCL's network, which means nothing here.
+* A group of Gloo connects each member with each other, and moves bytes between them (``eidolon_gloo.py``).
 * A store without torchrun waits for all ranks. It waits for the processes instead.
 """
 
 from __future__ import annotations
-
-import os
 
 TYPE_CHECKING = False  # as typing has it, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-VARIABLE = "EIDOLON_FOLD"  #: WORLD/RANKS_PER_SERVER:RANKS_HERE:ALL_PROCESSES, the last two as lists of ranks
+VARIABLE = "EIDOLON_FOLD"  #: WORLD/RANKS_PER_SERVER:RANKS_HERE:OF, the last two as lists of ranks
 TAKEN = "EIDOLON_FOLD_RANK"  #: the rank of this process, which its children are not
 MARK = "eidolon@"  #: before the members of a group (interposer/native/libs/nccl_comm.cpp)
 ID_BYTES = 128  #: of ncclUniqueId
@@ -35,8 +34,8 @@ def listed(ranks: Sequence[int]) -> str:
     at = 0
     while at < len(ranks):
         end = at + 1
-        stride = ranks[end] - ranks[at] if end < len(ranks) else 0
-        if stride > 0:
+        stride = ranks[end] - ranks[at] if end < len(ranks) else -1
+        if stride >= 0:
             while end < len(ranks) and ranks[end] - ranks[end - 1] == stride:
                 end += 1
         count = end - at
@@ -59,15 +58,24 @@ class Fold:
     """The ranks of a folded run, as one of its processes sees them."""
 
     def __init__(self, text: str) -> None:
-        shape, here, all_ = text.split(":")
+        shape, here, of = text.split(":")
         world, _, per_server = shape.partition("/")
         self.world, self.per_server = int(world), int(per_server)
         self._here = unlisted(here)
-        self._processes = unlisted(all_)
-        self._real = frozenset(self._processes)
+        self.of = unlisted(of)  #: by rank, the rank whose process stands for it
+        self.processes = len(set(self.of))
+
+    def phantom(self, rank: int) -> bool:
+        """Whether a rank is no process."""
+        return self.of[rank] != rank
 
     def place(self, local_rank: int) -> dict[str, str]:
-        """The environment of the process that is started as ``local_rank`` on its server."""
+        """The environment of the process that is started as ``local_rank`` on its server. One too many ends here."""
+        if local_rank >= len(self._here):
+            raise SystemExit(
+                f"eidolon: LOCAL_RANK={local_rank}, but this server of the folded run has {len(self._here)} processes; "
+                "whatever starts them must take their number from torchrun's environment (PET_NPROC_PER_NODE)"
+            )
         rank = self._here[local_rank]
         server, local = divmod(rank, self.per_server)
         world, servers = str(self.world), str(self.world // self.per_server)
@@ -81,83 +89,69 @@ class Fold:
         }
 
     # ---- torch -----------------------------------------------------------------------------------------------------
-    # Functions of this name cost the program nothing: the shim leaves them out.
+    # Functions named eidolon_uncounted cost the program nothing: the shim leaves them out.
 
     def groups(self, module: Any) -> None:
-        """``torch.distributed.distributed_c10d``: what makes groups of NCCL."""
-        make = module._new_process_group_helper
+        """``torch.distributed.distributed_c10d``: what makes groups."""
+        if hasattr(module, "ProcessGroupNCCL"):
+            self._nccl(module)
+        if hasattr(module, "ProcessGroupGloo"):
+            from eidolon_gloo import Gloo  # type: ignore[import-not-found]  # beside this file
 
-        def eidolon_uncounted(
-            size: int,
-            rank: int,
-            ranks: Any,
-            backend: Any,
-            store: Any,
-            name: str,
-            backend_options: Any = None,
-            **rest: Any,
-        ) -> Any:
-            members = list(ranks) or list(range(size))
-            own = int(os.environ["RANK"])
-            devices = module.BackendConfig(backend).get_device_backend_map()
-            if own in members and module.Backend.NCCL in devices.values():
-                backend_options = self._naming(module, backend_options, members)
-                for device, of in devices.items():
-                    if of == module.Backend.NCCL:
-                        self._mint(module, store, f"{name}/", f"{device}/", members)
-            return make(size, rank, ranks, backend, store, name, backend_options=backend_options, **rest)
+            Gloo(self).groups(module)
 
-        module._new_process_group_helper = eidolon_uncounted
-        split = module.ProcessGroup.split_group
+    def _nccl(self, module: Any) -> None:
+        group = module.ProcessGroupNCCL
+        construct, split = group.__init__, module.ProcessGroup.split_group
 
-        def split_group(parent: Any, ranks: Any, *args: Any, **rest: Any) -> Any:
-            if "opts" in rest:
-                of_parent = list(parent._get_backend(_cuda()).options.global_ranks_in_group)
-                members = [of_parent[rank] for rank in ranks] if of_parent else list(ranks)
-                rest["opts"] = self._naming(module, rest["opts"], members)
+        def made(self_: Any, store: Any, rank: int, size: int, options: Any, *args: Any, **rest: Any) -> None:
+            members = list(options.global_ranks_in_group) or list(range(size))
+            self._mint(store, options.group_name, members)
+            construct(self_, store, rank, size, named(options, members), *args, **rest)
+
+        def divided(parent: Any, ranks: Any, *args: Any, **rest: Any) -> Any:
+            import torch
+
+            of_parent = list(parent._get_backend(torch.device("cuda")).options.global_ranks_in_group)
+            members = [of_parent[rank] for rank in ranks] if of_parent else list(ranks)
+            rest["opts"] = named(rest["opts"], members)
             return split(parent, ranks, *args, **rest)
 
-        split_group.__code__ = split_group.__code__.replace(co_name="eidolon_uncounted")
-        module.ProcessGroup.split_group = split_group
+        def named(options: Any, members: Sequence[int]) -> Any:
+            """Options that say the members. Programs may use theirs for several groups, so they are copied."""
+            import copy
 
-    @staticmethod
-    def _naming(module: Any, options: Any, members: Sequence[int]) -> Any:
-        """Options of a group that say its members. Programs may use the same for several groups, so they are copied."""
-        import copy
-
-        if options is None:
-            options = module.ProcessGroupNCCL.Options()
-        elif isinstance(options, module.ProcessGroupNCCL.Options):
             options = copy.deepcopy(options)
-        else:
-            return options  # torch says what is wrong
-        options.config.net_name = MARK + listed(members)
-        return options
+            options.config.net_name = MARK + listed(members)
+            return options
 
-    def _mint(self, module: Any, store: Any, group: str, device: str, members: Sequence[int]) -> None:
-        """Puts the id of a communicator where its first member would, if that is a phantom."""
-        if members[0] in self._real:
+        group.__init__ = uncounted(made)
+        module.ProcessGroup.split_group = uncounted(divided)
+
+    def _mint(self, store: Any, name: str, members: Sequence[int]) -> None:
+        """Puts the id of a group's communicator where its first member would, if that is a phantom."""
+        if not self.phantom(members[0]):
             return
         import hashlib
 
-        digest = hashlib.sha256(f"{group}{device}{listed(members)}".encode()).digest()[: OWN_BYTES - 1]
-        made = (digest + b"\1").ljust(ID_BYTES, b"\0")
-        module.PrefixStore(device, module.PrefixStore(group, store)).set("0", made)
+        digest = hashlib.sha256(f"{name} {listed(members)}".encode()).digest()
+        own = digest[: OWN_BYTES - 1] + b"\1"
+        store.set("0", own.ljust(ID_BYTES, b"\0"))
 
     def stores(self, module: Any) -> None:
         """``torch.distributed.rendezvous``: stores that wait for all ranks."""
         create = module._create_c10d_store
 
-        def eidolon_uncounted(host: str, port: int, rank: int, world: int, *args: Any, **rest: Any) -> Any:
-            return create(host, port, rank, len(self._real), *args, **rest)
+        def made(host: str, port: int, rank: int, world: int, *args: Any, **rest: Any) -> Any:
+            return create(host, port, rank, self.processes, *args, **rest)
 
-        module._create_c10d_store = eidolon_uncounted
+        module._create_c10d_store = uncounted(made)
 
 
-def _cuda() -> Any:
-    import torch
-
-    return torch.device("cuda")
+def uncounted(function: Any) -> Any:
+    """The function, as one that costs the program nothing."""
+    function.__code__ = function.__code__.replace(co_name="eidolon_uncounted")
+    return function
 
 
 def fold_of(environment: Any) -> Fold | None:

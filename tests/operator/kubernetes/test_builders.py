@@ -396,7 +396,7 @@ def test_the_pod_of_a_server_of_a_folded_run() -> None:
         "PET_NPROC_PER_NODE": "2",
         "PET_MASTER_ADDR": "demo-server-0.demo",
         "PET_MASTER_PORT": "29500",
-        "EIDOLON_FOLD": "128/8:126,127:0,1,2,3,126,127",
+        "EIDOLON_FOLD": "128/8:126+1x2:" + "0+1x4," * 31 + "0+1x2,126+1x2",
     }
     sizes = [
         {

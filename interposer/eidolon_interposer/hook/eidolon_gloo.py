@@ -1,0 +1,208 @@
+"""Groups of Gloo in a folded run: their members that are processes form one, which moves bytes for all.
+
+Gloo connects all members of a group in its constructor, so here it gets the processes among them only. What a program
+calls on the group is mirrored (:mod:`.eidolon_fold` says what a phantom is): a phantom sends what the process sends
+that stands for it, or the first process of the group if that one is no member. Sums count a process once for each
+member that it stands for.
+
+Only calls on tensors of the host come here, those of Python. Calls are over when they return.
+"""
+
+from __future__ import annotations
+
+from eidolon_fold import uncounted  # type: ignore[import-not-found]  # beside this file
+
+TYPE_CHECKING = False  # as typing has it, which takes long to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+
+class Mirror:
+    """A group with phantoms, as its processes see it.
+
+    Args:
+        members: its ranks.
+        of: the representative of every rank of the run.
+        own: the rank of this process.
+    """
+
+    def __init__(self, members: Sequence[int], of: Sequence[int], own: int) -> None:
+        self.processes = [rank for rank in members if of[rank] == rank]
+        inner = {rank: at for at, rank in enumerate(self.processes)}
+        self.sources = [inner.get(of[rank], 0) for rank in members]  #: by member, the process whose bytes are its
+        self.places = [members.index(rank) for rank in self.processes]  #: of the processes among the members
+        self.rank = inner[own]  #: of this process among the processes
+        self.place = members.index(own)
+        self.count = self.sources.count(self.rank)  #: for how many members this process stands
+
+
+class Gloo:
+    """Makes groups of Gloo in a folded run."""
+
+    def __init__(self, fold: Any) -> None:
+        self._fold = fold
+        self._making: list[int] | None = None  # members of the group that is being made
+        self._mirrors: dict[str, Mirror] = {}  # by the name of the group
+
+    def groups(self, module: Any) -> None:
+        """``torch.distributed.distributed_c10d``."""
+        import os
+
+        helper, group = module._new_process_group_helper, module.ProcessGroupGloo
+        construct = group.__init__
+        own = int(os.environ["RANK"])
+
+        def made(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any) -> Any:
+            self._making = list(ranks) or list(range(size))
+            if own in self._making and any(map(self._fold.phantom, self._making)):
+                self._mirrors[str(name)] = Mirror(self._making, self._fold.of, own)
+            else:
+                self._making = None
+            try:
+                return helper(size, rank, ranks, backend, store, name, *args, **rest)
+            finally:
+                self._making = None
+
+        def built(self_: Any, store: Any, rank: int, size: int, *args: Any, **rest: Any) -> None:
+            if self._making is not None:
+                mirror = Mirror(self._making, self._fold.of, own)
+                rank, size = mirror.rank, len(mirror.processes)
+            construct(self_, store, rank, size, *args, **rest)
+
+        module._new_process_group_helper = uncounted(made)
+        group.__init__ = uncounted(built)
+        for name in CALLS:
+            self._wrap(module.ProcessGroup, name)
+
+    def _wrap(self, of_all: Any, name: str) -> None:
+        """A call of groups, which is mirrored where it is one on the host and the group has phantoms."""
+        call, mirrored = getattr(of_all, name), CALLS[name]
+
+        def called(self_: Any, *args: Any, **rest: Any) -> Any:
+            mirror = self._mirrors.get(self_.group_name) if on_host(args) else None
+            if mirror is None:
+                return call(self_, *args, **rest)
+            return mirrored(mirror, lambda *inner: call(self_, *inner, **rest), *args)
+
+        setattr(of_all, name, uncounted(called))
+
+
+def on_host(args: Any) -> bool:
+    """Whether the first tensor that a call has is one of the host."""
+    for value in args:
+        first = value
+        while isinstance(first, (list, tuple)) and first:
+            first = first[0]
+        device = getattr(first, "device", None)
+        if device is not None:
+            return bool(device.type == "cpu")
+    return False
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+# Each gets the group, the call among the processes, and the arguments of the program.
+
+
+def _repeat(tensor: Any, op: Any, count: int) -> None:
+    """Reduces a tensor with itself, so that it stands for so many members."""
+    if str(op).endswith("SUM"):
+        tensor.mul_(count)
+    elif str(op).endswith("PRODUCT"):
+        tensor.pow_(count)
+
+
+def _all_reduce(mirror: Mirror, call: Callable[..., Any], tensors: Any, options: Any = None, *rest: Any) -> Any:
+    for tensor in tensors if isinstance(tensors, list) else [tensors]:
+        _repeat(tensor, getattr(options, "reduceOp", "SUM"), mirror.count)
+    return call(tensors, *([] if options is None else [options]), *rest)
+
+
+def _reduce(mirror: Mirror, call: Callable[..., Any], tensors: Any, options: Any, *rest: Any) -> Any:
+    root = options.rootRank
+    options.rootRank = mirror.sources[root]
+    own = [tensor.clone() for tensor in tensors]
+    for tensor in own:
+        _repeat(tensor, options.reduceOp, mirror.count)
+    work = call(own, options, *rest)
+    work.wait()
+    if root == mirror.place:
+        for tensor, total in zip(tensors, own, strict=True):
+            tensor.copy_(total)
+    return work
+
+
+def _broadcast(mirror: Mirror, call: Callable[..., Any], tensors: Any, options: Any, *rest: Any) -> Any:
+    options.rootRank = mirror.sources[options.rootRank]
+    return call(tensors, options, *rest)
+
+
+def _all_gather(mirror: Mirror, call: Callable[..., Any], outputs: Any, inputs: Any, *rest: Any) -> Any:
+    inner = [[one.new_empty(one.shape) for _ in mirror.processes] for one in inputs]
+    work = call(inner, inputs, *rest)
+    work.wait()
+    for members, processes in zip(outputs, inner, strict=True):
+        for output, source in zip(members, mirror.sources, strict=True):
+            output.copy_(processes[source])
+    return work
+
+
+def _all_gather_base(mirror: Mirror, call: Callable[..., Any], output: Any, one: Any, *rest: Any) -> Any:
+    inner = one.new_empty((len(mirror.processes), *one.shape))
+    work = call(inner, one, *rest)
+    work.wait()
+    output.view(-1).copy_(inner[mirror.sources].view(-1))
+    return work
+
+
+def _gather(mirror: Mirror, call: Callable[..., Any], outputs: Any, inputs: Any, options: Any, *rest: Any) -> Any:
+    root = options.rootRank
+    options.rootRank = mirror.sources[root]
+    receives = mirror.rank == options.rootRank
+    inner = [[one.new_empty(one.shape) for _ in mirror.processes] for one in inputs] if receives else []
+    work = call(inner, inputs, options, *rest)
+    work.wait()
+    if root == mirror.place:
+        for members, processes in zip(outputs, inner, strict=True):
+            for output, source in zip(members, mirror.sources, strict=True):
+                output.copy_(processes[source])
+    return work
+
+
+def _scatter(mirror: Mirror, call: Callable[..., Any], outputs: Any, inputs: Any, options: Any, *rest: Any) -> Any:
+    if mirror.places[mirror.sources[options.rootRank]] != options.rootRank:
+        raise RuntimeError(
+            "a scatter from a rank that is no process of the folded run; keep that rank (spec.fold.keep)"
+        )
+    options.rootRank = mirror.sources[options.rootRank]
+    return call(outputs, [[of[place] for place in mirror.places] for of in inputs], options, *rest)
+
+
+def _all_to_all(mirror: Mirror, call: Callable[..., Any], outputs: Any, inputs: Any, *rest: Any) -> Any:
+    inner = [outputs[place].new_empty(outputs[place].shape) for place in mirror.places]
+    work = call(inner, [inputs[place] for place in mirror.places], *rest)
+    work.wait()
+    for output, source in zip(outputs, mirror.sources, strict=True):
+        output.copy_(inner[source])
+    return work
+
+
+def _refused(mirror: Mirror, call: Callable[..., Any], *args: Any) -> Any:
+    raise RuntimeError(
+        "this call of a Gloo group is not done in a folded run, where some of its members are no processes"
+    )
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "allreduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "allgather": _all_gather,
+    "_allgather_base": _all_gather_base,
+    "gather": _gather,
+    "scatter": _scatter,
+    "alltoall": _all_to_all,
+    **dict.fromkeys(
+        ("alltoall_base", "reduce_scatter", "_reduce_scatter_base", "send", "recv", "recv_anysource"), _refused
+    ),
+}
