@@ -180,12 +180,21 @@ class Quotient:
 
     def _described(self, bundle: Bundle) -> list[FlowClass]:
         _, first, sizes = np.unique(bundle.of, return_index=True, return_counts=True)
+        routes = bundle.routes[first]
+        keys = routes * len(first) + np.arange(len(first))[:, None]
+        counts = bundle._counts[np.minimum(np.searchsorted(bundle._keys, keys), len(bundle._keys) - 1)]
         found = []
-        for number, (flow, size) in enumerate(zip(first.tolist(), sizes.tolist(), strict=True)):
-            links = bundle.routes[flow][bundle.routes[flow] >= 0]
-            at = np.searchsorted(bundle._keys, links * len(first) + number)
-            counts = dict(zip(self._colours[links].tolist(), bundle._counts[at].tolist(), strict=True))
-            found.append(FlowClass(flow, size, tuple(counts), tuple(counts.values())))
+        for flow, size, links, colours, numbers in zip(
+            first.tolist(),
+            sizes.tolist(),
+            routes.tolist(),
+            self._colours[routes].tolist(),
+            counts.tolist(),
+            strict=True,
+        ):
+            length = len(links) - links.count(-1)
+            each = dict(zip(colours[:length], numbers[:length], strict=True))
+            found.append(FlowClass(flow, size, tuple(each), tuple(each.values())))
         return found
 
 

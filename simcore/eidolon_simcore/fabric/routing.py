@@ -48,14 +48,21 @@ class Router:
     pxn: bool = True
     _distances: dict[int, dict[int, int]] = field(default_factory=dict)
     _inward: list[list[int]] = field(default_factory=list)
+    _passing: dict[bool, list[list[int]]] = field(default_factory=dict)  # of _inward: from what passes bytes on
     _ways: dict[tuple[int, int, int], tuple[Way, ...]] = field(default_factory=dict)
     _relays: dict[tuple[int, int, int], Port | None] = field(default_factory=dict)
+    _uplinks: dict[tuple[int, bool], tuple[int, Route]] = field(default_factory=dict)
+    _nexts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._inward = [[] for _ in self.fabric.vertices]
         for link in self.fabric.links:
             if link.number not in self.fabric.failed:
                 self._inward[link.target].append(link.number)
+        vertices, links = self.fabric.vertices, self.fabric.links
+        for only_switches, kinds in ((True, SWITCHES), (False, TRANSIT)):
+            passes = [vertex.kind in kinds for vertex in vertices]
+            self._passing[only_switches] = [[k for k in into if passes[links[k].source]] for into in self._inward]
 
     # ---- between GPUs ---------------------------------------------------------------------------------------------
 
@@ -82,10 +89,9 @@ class Router:
         there, here = fabric.nics[exit_gpu.server], fabric.nics[entry.server]
         if out >= len(there) or into >= len(here):
             raise NoRouteError(f"NIC {out} of server {exit_gpu.server} or NIC {into} of {entry.server} does not exist")
-        head: tuple[Way, ...] = (Way((), 1.0),)
+        head = self.paths(fabric.gpus[exit_gpu], there[out], flow)
         if origin is not None and origin != exit_gpu:
-            head = self.paths(fabric.gpus[origin], fabric.gpus[exit_gpu], flow)
-        head = _joined(head, self.paths(fabric.gpus[exit_gpu], there[out], flow))
+            head = _joined(self.paths(fabric.gpus[origin], fabric.gpus[exit_gpu], flow), head)
         middle = self.paths(there[out], here[into], flow)
         return _joined(_joined(head, middle), self.paths(here[into], fabric.gpus[entry], flow))
 
@@ -119,19 +125,27 @@ class Router:
         return found
 
     def _search(self, source: int, target: int, flow: int) -> tuple[Way, ...]:
-        start, head = self._uplink(source, self.fabric.out[source], outward=True)
-        end, tail = self._uplink(target, self._inward[target], outward=False)
+        start, head = self._uplink(source, outward=True)
+        end, tail = self._uplink(target, outward=False)
         if not head or not tail:  # not from NIC to NIC: a search in the server's own graph
             start, head, end, tail = source, (), target, ()
         distance = self._distance(start, end, source, target)
         salt = _hash(self.seed, source, target, 0 if self.spray else flow)
         find = self._all if self.spray else self._one
         routes = find(start, end, distance, salt)
-        return tuple(Way(head + route + tail, 1 / len(routes)) for route in routes)
+        part = 1 / len(routes)
+        return tuple([Way(head + route + tail, part) for route in routes])
 
-    def _uplink(self, nic: int, links: list[int], *, outward: bool) -> tuple[int, Route]:
+    def _uplink(self, nic: int, *, outward: bool) -> tuple[int, Route]:
         """The one switch that a NIC is connected to, and the link to it or from it."""
+        found = self._uplinks.get((nic, outward))
+        if found is None:
+            found = self._uplinks[nic, outward] = self._find_uplink(nic, outward=outward)
+        return found
+
+    def _find_uplink(self, nic: int, *, outward: bool) -> tuple[int, Route]:
         if self.fabric.vertices[nic].kind is Kind.NIC:
+            links = self.fabric.out[nic] if outward else self._inward[nic]
             ends = [(self.fabric.links[k].target if outward else self.fabric.links[k].source, k) for k in links]
             up = [(v, k) for v, k in ends if self.fabric.vertices[v].kind in SWITCHES and k not in self.fabric.failed]
             if len(up) == 1:
@@ -145,15 +159,16 @@ class Router:
         if known is not None and start in known:
             return known
         vertices, links = self.fabric.vertices, self.fabric.links
-        passes = SWITCHES if vertices[end].kind in SWITCHES else TRANSIT
+        passing = self._passing[vertices[end].kind in SWITCHES]
+        beside = {links[k].target for k in self.fabric.out[start] if k not in self.fabric.failed}
         distance, queue, limit = {end: 0}, deque([end]), None
         while queue:
             at = queue.popleft()
             if limit is not None and distance[at] >= limit:
                 break
-            for number in self._inward[at]:
-                before = links[number].source
-                if before in distance or (before != start and vertices[before].kind not in passes):
+            sources = [links[number].source for number in passing[at]]
+            for before in (*sources, start) if at in beside else sources:
+                if before in distance:
                     continue
                 distance[before] = distance[at] + 1
                 queue.append(before)
@@ -165,17 +180,21 @@ class Router:
         self._distances[end] = distance
         return distance
 
-    def _next(self, at: int, distance: dict[int, int]) -> list[int]:
+    def _next(self, at: int, end: int, distance: dict[int, int]) -> list[int]:
         """The links from a vertex that lead nearer to the end."""
-        left = distance[at] - 1
-        links, failed = self.fabric.links, self.fabric.failed
-        return [k for k in self.fabric.out[at] if distance.get(links[k].target) == left and k not in failed]
+        found = self._nexts.get((at, end))
+        if found is None:
+            left = distance[at] - 1
+            links, failed = self.fabric.links, self.fabric.failed
+            found = [k for k in self.fabric.out[at] if distance.get(links[k].target) == left and k not in failed]
+            self._nexts[at, end] = found
+        return found
 
     def _one(self, start: int, end: int, distance: dict[int, int], salt: int) -> list[Route]:
         route: list[int] = []
         at = start
         while at != end:
-            choices = self._next(at, distance)
+            choices = self._next(at, end, distance)
             pick = 0 if len(choices) == 1 else _hash(salt, at) % len(choices)
             route.append(choices[pick])
             at = self.fabric.links[choices[pick]].target
@@ -186,7 +205,7 @@ class Router:
 
         def count(at: int) -> int:
             if at not in counts:
-                counts[at] = sum(count(self.fabric.links[k].target) for k in self._next(at, distance))
+                counts[at] = sum(count(self.fabric.links[k].target) for k in self._next(at, end, distance))
             return counts[at]
 
         total = count(start)
@@ -199,7 +218,7 @@ class Router:
         route: list[int] = []
         at = start
         while at != end:
-            for number in self._next(at, distance):
+            for number in self._next(at, end, distance):
                 ways = counts[self.fabric.links[number].target]
                 if n < ways:
                     route.append(number)
@@ -214,6 +233,8 @@ class Router:
 
 
 def _joined(first: tuple[Way, ...], second: tuple[Way, ...]) -> tuple[Way, ...]:
+    if len(first) == len(second) == 1:
+        return (Way(first[0].route + second[0].route, first[0].part * second[0].part),)
     return tuple(Way(a.route + b.route, a.part * b.part) for a in first for b in second)
 
 
