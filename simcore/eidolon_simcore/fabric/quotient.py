@@ -69,6 +69,7 @@ class Bundle:
     classes: list[FlowClass] = field(default_factory=list)
     of: Numbers = field(default_factory=lambda: NONE)  #: class by flow
     _seen: Numbers = field(default_factory=lambda: NONE)  # the colours of the links for which `of` holds
+    _looked: int = 0  # how many classes of links there were when it was last looked at
     _keys: Numbers = field(default_factory=lambda: NONE)  # link * number of classes + class, in order
     _counts: Numbers = field(default_factory=lambda: NONE)  # flows of that class on that link
 
@@ -114,6 +115,9 @@ class Quotient:
         while moved:
             moved = False
             for bundle in self._bundles:
+                if bundle._looked == len(self.first):
+                    continue
+                bundle._looked = len(self.first)
                 colours = self._colours[bundle.links]
                 if len(bundle.of) and np.array_equal(colours, bundle._seen):
                     continue

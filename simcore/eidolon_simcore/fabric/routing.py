@@ -129,6 +129,8 @@ class Router:
         end, tail = self._uplink(target, outward=False)
         if not head or not tail:  # not from NIC to NIC: a search in the server's own graph
             start, head, end, tail = source, (), target, ()
+        elif start == end:  # both NICs are on one switch
+            return (Way(head + tail, 1.0),)
         distance = self._distance(start, end, source, target)
         salt = _hash(self.seed, source, target, 0 if self.spray else flow)
         find = self._all if self.spray else self._one

@@ -70,7 +70,7 @@ class Wires:
         self._fabric = fabric
         self._quotient = Quotient(fabric) if folded else None
         self._numbers: dict[int, int] = {}  # in the engine, by link or by class of links
-        self._patterns: dict[int, Sized] = {}  # of a folded run, by number
+        self._patterns: dict[int, list[tuple[int, Sized]]] = {}  # of a folded run, by the bundle: number, what it is of
         self.named: list[Link] = []  #: links of the engine, in the order of their numbers
         self.flows: dict[int, tuple[Flow, ...]] = {}  #: present flows of a folded run's patterns, by number
 
@@ -96,7 +96,7 @@ class Wires:
         flows = self._sized(Sized(traffic, choices))
         number = self._engine.pattern(flows)
         if traffic.bundle is not None:
-            self._patterns[number] = Sized(traffic, choices)
+            self._patterns.setdefault(id(traffic.bundle), []).append((number, Sized(traffic, choices)))
             self.flows[number] = flows
         return number, flows
 
@@ -130,13 +130,11 @@ class Wires:
         more, changed = self._quotient.settle()
         for old, new in (*divisions, *more):
             if old in self._numbers:
-                self._named(new, self._engine.twin(self._numbers[old]))
-        for number, count in enumerate(self._quotient.sizes):
-            self._recount(number, count)
-        former = {id(bundle): classes for bundle, classes in changed}
-        for number, sized in self._patterns.items():
-            before = former.get(id(sized.traffic.bundle))
-            if before is not None:
+                number = self._numbers[old]
+                self._named(new, self._engine.twin(number))
+                self.named[number] = self.named[number]._replace(equal=self._quotient.sizes[old])
+        for bundle, before in changed:
+            for number, sized in self._patterns.get(id(bundle), ()):
                 self._refine(number, sized, before)
 
     def _refine(self, number: int, sized: Sized, before: Numbers) -> None:
@@ -169,8 +167,3 @@ class Wires:
         count = self._quotient.sizes[number]
         self.named.append(Link(in_engine, first.name, self._fabric.tier(first), first.bytes_per_s, count))
         return in_engine
-
-    def _recount(self, number: int, count: int) -> None:
-        in_engine = self._numbers.get(number)
-        if in_engine is not None and self.named[in_engine].equal != count:
-            self.named[in_engine] = self.named[in_engine]._replace(equal=count)

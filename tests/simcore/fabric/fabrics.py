@@ -32,8 +32,8 @@ def build(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any)
     return builders.build(make(gpu, servers, gpus, **fields))
 
 
-def network(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, **fields: Any) -> Network:
-    return Network(NativeEngine(), catalogue.gpu(gpu), make(gpu, servers, gpus, **fields))
+def network(gpu: str = "h100-sxm", servers: int = 2, gpus: int = 8, *, folded: bool = False, **fields: Any) -> Network:
+    return Network(NativeEngine(), catalogue.gpu(gpu), make(gpu, servers, gpus, **fields), folded=folded)
 
 
 def ports(count: int, per_server: int = 8) -> list[Port]:

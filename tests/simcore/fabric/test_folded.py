@@ -50,18 +50,17 @@ def families(servers: int, gpus: int) -> dict[str, list[list[Port]]]:
     }
 
 
+@pytest.mark.parametrize("classes", [False, True])
 @pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("family", ["inside", "across", "halves"])
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
-def test_one_folded_call_ends_when_the_calls_of_all_groups_do(fabric: str, family: str, op: str) -> None:
+def test_one_folded_call_ends_when_the_calls_of_all_groups_do(
+    fabric: str, family: str, op: str, *, classes: bool
+) -> None:
     groups = families(8, 4)[family]
-
-    def network() -> Network:
-        return fabrics.network(servers=8, gpus=4, **FABRICS[fabric])
-
-    apart = network()
+    apart = fabrics.network(servers=8, gpus=4, **FABRICS[fabric])
     alone = ends(apart, [apart.collective(op, GIB, apart.team(group, RING)) for group in groups])
-    whole = network()
+    whole = fabrics.network(servers=8, gpus=4, folded=classes, **FABRICS[fabric])
     pattern = whole.collective(op, GIB, whole.team(groups[0], RING, groups[1:]))
     assert ends(whole, [pattern]) == [max(alone)]
 
@@ -79,12 +78,13 @@ def test_siblings_load_an_oversubscribed_leaf_as_all_groups_do() -> None:
     assert ends(network, [folded]) == [folded.alone_ns]
 
 
+@pytest.mark.parametrize("classes", [False, True])
 @pytest.mark.parametrize("fabric", FABRICS)
-def test_one_folded_send_ends_when_all_sends_do(fabric: str) -> None:
+def test_one_folded_send_ends_when_all_sends_do(fabric: str, *, classes: bool) -> None:
     pairs = [(Port(s, g), Port(s + 4, g)) for s in range(4) for g in range(4)]
     apart = fabrics.network(servers=8, gpus=4, **FABRICS[fabric])
     alone = ends(apart, [apart.pair(a, b, GIB) for a, b in pairs])
-    whole = fabrics.network(servers=8, gpus=4, **FABRICS[fabric])
+    whole = fabrics.network(servers=8, gpus=4, folded=classes, **FABRICS[fabric])
     assert ends(whole, [whole.pair(*pairs[0], GIB, siblings=pairs[1:])]) == [max(alone)]
 
 
@@ -106,6 +106,31 @@ def test_equal_flows_of_several_groups_are_one_flow_with_their_number_as_weight(
     folded = network.collective("all_gather", GIB, network.team(groups[0], RING, groups[1:]))
     assert [flow.weight for flow in folded.flows] == [2] * len(lone.flows)
     assert [flow.bytes for flow in folded.flows] == [2 * flow.bytes for flow in lone.flows]
+
+
+def test_a_family_of_1024_gpus_is_one_flow_over_one_link_of_each_kind() -> None:
+    """A ring inside every server: NVLinks out and in are equal, so one link stands for both directions of all."""
+    network = fabrics.network(servers=128, folded=True)
+    groups = [[Port(server, gpu) for gpu in range(8)] for server in range(128)]
+    pattern = network.collective("all_gather", GIB, network.team(groups[0], RING, groups[1:]))
+    assert [flow.counts for flow in pattern.flows] == [(1,)]
+    assert [(link.name, link.equal) for link in network.links()] == [("server0/gpu0>server0/nvswitch", 2 * 1024)]
+    assert network.ports(*(port for group in groups for port in group)) == (0,)
+
+
+def test_a_class_that_is_divided_keeps_the_number_of_the_part_with_the_first_link() -> None:
+    network = fabrics.network(servers=2, folded=True)
+    everywhere = [[Port(server, gpu) for gpu in range(8)] for server in range(2)]
+    pattern = network.collective("all_gather", GIB, network.team(everywhere[0], RING, everywhere[1:]))
+    assert network.ports(*everywhere[1]) == (1,)
+    assert [(link.name, link.equal) for link in network.links()] == [
+        ("server0/gpu0>server0/nvswitch", 16),
+        ("server1/gpu0>server1/nvswitch", 16),
+    ]
+    again = network.collective("all_gather", GIB, network.team(everywhere[0], RING, everywhere[1:]))
+    assert again.number == pattern.number
+    assert [flow.route for flow in again.flows] == [(0,), (1,)]
+    assert ends(network, [again]) == [pattern.alone_ns]
 
 
 def test_the_ports_of_a_representative_and_its_phantoms_are_the_ports_of_each() -> None:
