@@ -114,6 +114,22 @@ def test_a_representative_that_dies_is_named(run: Run, tmp_path: Path) -> None:
     assert "SIGKILL" in result.err.splitlines()[-1], result.all_output
 
 
+def test_a_send_to_a_phantom_is_refused(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "sends.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
+        "torch.cuda.set_device(device)\n"
+        "dist.init_process_group('nccl', device_id=device)\n"
+        "dist.send(torch.ones(4, device=device), 3)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    result = run(*FOUR, "--fold", "replica", "--", "torchrun", str(script))
+    assert result.code != 0
+    said = "rank 0 sends to rank 3, which is no process of this folded run; name the axis of this group in spec.fold"
+    assert said in result.err.splitlines()[-1], result.all_output
+
+
 @pytest.mark.parametrize(
     ("options", "command", "said"),
     [
