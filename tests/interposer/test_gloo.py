@@ -137,6 +137,12 @@ def test_an_all_to_all_brings_what_the_class_sends(gloo: ModuleType) -> None:
     assert [one.item() for one in outputs] == [0.0] * 7 + [9.0]
 
 
-def test_a_transfer_is_refused(gloo: ModuleType) -> None:
+def test_a_transfer_goes_from_process_to_process(gloo: ModuleType) -> None:
+    seen: list[int] = []
+    gloo.CALLS["send"](gloo.Mirror(range(8), [0] * 7 + [7], 0), lambda _, peer, tag: seen.append(peer), [], 7, 0)
+    assert seen == [1]
+
+
+def test_what_is_not_mirrored_is_refused(gloo: ModuleType) -> None:
     with pytest.raises(RuntimeError, match="not done in a folded run"):
-        gloo.CALLS["send"](gloo.Mirror(range(8), [0] * 8, 0), None, [torch.zeros(1)], 3, 0)
+        gloo.CALLS["alltoall_base"](gloo.Mirror(range(8), [0] * 8, 0), None, torch.zeros(8), torch.zeros(8))

@@ -64,6 +64,8 @@ class Fold:
         self._here = unlisted(here)
         self.of = unlisted(of)  #: by rank, the rank whose process stands for it
         self.processes = len(set(self.of))
+        self.members: dict[str, list[int]] = {}  #: of groups with phantoms, by their names
+        self.making: list[int] = []  #: members of the group that is being made, if there are phantoms among them
 
     def phantom(self, rank: int) -> bool:
         """Whether a rank is no process."""
@@ -92,13 +94,44 @@ class Fold:
     # Functions named eidolon_uncounted cost the program nothing: the shim leaves them out.
 
     def groups(self, module: Any) -> None:
-        """``torch.distributed.distributed_c10d``: what makes groups."""
+        """``torch.distributed.distributed_c10d``: what makes groups, and what they cannot do."""
+        import os
+
+        helper, own = module._new_process_group_helper, int(os.environ["RANK"])
+
+        def made(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any) -> Any:
+            members = list(ranks) or list(range(size))
+            if own in members and any(map(self.phantom, members)):
+                self.members[str(name)] = self.making = members
+            try:
+                return helper(size, rank, ranks, backend, store, name, *args, **rest)
+            finally:
+                self.making = []
+
+        module._new_process_group_helper = uncounted(made)
         if hasattr(module, "ProcessGroupNCCL"):
             self._nccl(module)
         if hasattr(module, "ProcessGroupGloo"):
             from eidolon_gloo import Gloo  # type: ignore[import-not-found]  # beside this file
 
             Gloo(self).groups(module)
+        for name, does in (("send", "sends to"), ("recv", "receives from")):  # last, so that it is asked first
+            self._check_peer(module.ProcessGroup, name, f"rank {own} {does}")
+
+    def _check_peer(self, group: Any, name: str, does: str) -> None:
+        """A transfer has two ends, and both have to be processes."""
+        call = getattr(group, name)
+
+        def called(self_: Any, tensors: Any, peer: int, *args: Any, **rest: Any) -> Any:
+            members = self.members.get(self_.group_name)
+            if members is not None and 0 <= peer < len(members) and self.phantom(members[peer]):
+                raise RuntimeError(
+                    f"{does} rank {members[peer]}, which is no process of this folded run; name the axis of this group "
+                    "in spec.fold.parallel as one that is not folded, such as pp, or keep that rank (spec.fold.keep)"
+                )
+            return call(self_, tensors, peer, *args, **rest)
+
+        setattr(group, name, uncounted(called))
 
     def _nccl(self, module: Any) -> None:
         group = module.ProcessGroupNCCL
@@ -114,6 +147,8 @@ class Fold:
 
             of_parent = list(parent._get_backend(torch.device("cuda")).options.global_ranks_in_group)
             members = [of_parent[rank] for rank in ranks] if of_parent else list(ranks)
+            if any(map(self.phantom, members)):
+                self.members[str(rest["group_name"])] = members
             rest["opts"] = named(rest["opts"], members)
             return split(parent, ranks, *args, **rest)
 

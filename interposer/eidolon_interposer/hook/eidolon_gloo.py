@@ -38,51 +38,40 @@ class Mirror:
 
 
 class Gloo:
-    """Makes groups of Gloo in a folded run."""
+    """Makes groups of Gloo in a folded run (:class:`.eidolon_fold.Fold`)."""
 
     def __init__(self, fold: Any) -> None:
         self._fold = fold
-        self._making: list[int] | None = None  # members of the group that is being made
         self._mirrors: dict[str, Mirror] = {}  # by the name of the group
 
     def groups(self, module: Any) -> None:
         """``torch.distributed.distributed_c10d``."""
         import os
 
-        helper, group = module._new_process_group_helper, module.ProcessGroupGloo
+        group, own = module.ProcessGroupGloo, int(os.environ["RANK"])
         construct = group.__init__
-        own = int(os.environ["RANK"])
-
-        def made(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any) -> Any:
-            self._making = list(ranks) or list(range(size))
-            if own in self._making and any(map(self._fold.phantom, self._making)):
-                self._mirrors[str(name)] = Mirror(self._making, self._fold.of, own)
-            else:
-                self._making = None
-            try:
-                return helper(size, rank, ranks, backend, store, name, *args, **rest)
-            finally:
-                self._making = None
 
         def built(self_: Any, store: Any, rank: int, size: int, *args: Any, **rest: Any) -> None:
-            if self._making is not None:
-                mirror = Mirror(self._making, self._fold.of, own)
+            if self._fold.making:
+                mirror = Mirror(self._fold.making, self._fold.of, own)
                 rank, size = mirror.rank, len(mirror.processes)
             construct(self_, store, rank, size, *args, **rest)
 
-        module._new_process_group_helper = uncounted(made)
         group.__init__ = uncounted(built)
         for name in CALLS:
-            self._wrap(module.ProcessGroup, name)
+            self._wrap(module.ProcessGroup, name, own)
 
-    def _wrap(self, of_all: Any, name: str) -> None:
+    def _wrap(self, of_all: Any, name: str, own: int) -> None:
         """A call of groups, which is mirrored where it is one on the host and the group has phantoms."""
         call, mirrored = getattr(of_all, name), CALLS[name]
 
         def called(self_: Any, *args: Any, **rest: Any) -> Any:
-            mirror = self._mirrors.get(self_.group_name) if on_host(args) else None
-            if mirror is None:
+            members = self._fold.members.get(self_.group_name) if on_host(args) else None
+            if members is None:
                 return call(self_, *args, **rest)
+            mirror = self._mirrors.get(self_.group_name)
+            if mirror is None:
+                mirror = self._mirrors[self_.group_name] = Mirror(members, self._fold.of, own)
             return mirrored(mirror, lambda *inner: call(self_, *inner, **rest), *args)
 
         setattr(of_all, name, uncounted(called))
@@ -187,6 +176,10 @@ def _all_to_all(mirror: Mirror, call: Callable[..., Any], outputs: Any, inputs: 
     return work
 
 
+def _transfer(mirror: Mirror, call: Callable[..., Any], tensors: Any, peer: int, *rest: Any) -> Any:
+    return call(tensors, mirror.places.index(peer), *rest)  # a process: the fold has refused any other
+
+
 def _refused(mirror: Mirror, call: Callable[..., Any], *args: Any) -> Any:
     raise RuntimeError(
         "this call of a Gloo group is not done in a folded run, where some of its members are no processes"
@@ -202,7 +195,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "gather": _gather,
     "scatter": _scatter,
     "alltoall": _all_to_all,
-    **dict.fromkeys(
-        ("alltoall_base", "reduce_scatter", "_reduce_scatter_base", "send", "recv", "recv_anysource"), _refused
-    ),
+    **dict.fromkeys(("send", "recv"), _transfer),
+    **dict.fromkeys(("alltoall_base", "reduce_scatter", "_reduce_scatter_base", "recv_anysource"), _refused),
 }

@@ -71,6 +71,7 @@ struct Values {
   Intervals known;
   SharedValues shared;
   std::list<Deferred> deferred;
+  Intervals written, touched; // by what is deferred: all bytes, whatever their origin
   std::vector<Uncounted> uncounted;
 };
 Values *values() {
@@ -250,42 +251,51 @@ void apply(Values *v, Deferred &d) {
   }
 }
 
-bool meet(const Spans &all, Span s) {
-  const auto at = std::partition_point(all.begin(), all.end(), [&](const Span &one) { return one.end <= s.begin; });
-  return at != all.end() && at->meets(s);
+bool meets(const Intervals &all, Span s) {
+  const auto next = all.lower_bound(s.end); // the first that begins behind it
+  return s.begin < s.end && next != all.begin() && std::prev(next)->second.end > s.begin;
 }
 
-bool meet(const Spans &a, const Spans &b) {
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i].meets(b[j]))
-      return true;
-    a[i].end <= b[j].end ? ++i : ++j;
-  }
-  return false;
+bool meet(const Intervals &all, const Spans &spans) {
+  return std::any_of(spans.begin(), spans.end(), [&](const Span &s) { return meets(all, s); });
 }
 
-bool writes(const Deferred &d, Span s) { return d.to.meets(s) || meet(d.writes, s); }
-bool touches(const Deferred &d, Span s) { return writes(d, s) || d.from.meets(s) || meet(d.reads, s); }
+void add(Intervals &all, const Spans &spans, Span s) {
+  if (s.begin < s.end)
+    mark_known(all, s.begin, s.end, Origin::kNothing);
+  for (const Span &one : spans)
+    mark_known(all, one.begin, one.end, Origin::kNothing);
+}
 
-bool conflicts(const Deferred &earlier, const Deferred &later) {
-  return touches(earlier, later.to) || writes(earlier, later.from) || meet(later.writes, earlier.to) ||
-         meet(later.writes, earlier.from) || meet(later.writes, earlier.writes) || meet(later.writes, earlier.reads) ||
-         meet(later.reads, earlier.to) || meet(later.reads, earlier.writes);
+// Work that is deferred: what comes after it waits where it writes what this touches, or reads what this writes. So the
+// bytes of all of it together say who waits, however much is deferred.
+void note(Values *v, const Deferred &d) {
+  add(v->written, d.writes, d.to);
+  add(v->touched, d.writes, d.to);
+  add(v->touched, d.reads, d.from);
+}
+
+void defer(Values *v, Deferred d) {
+  note(v, d);
+  v->deferred.push_back(std::move(d));
 }
 
 bool waits(const Values *v, const Deferred &d) { // for something that is deferred
-  return !in_order &&
-         std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &e) { return conflicts(e, d); });
+  return !in_order && (meets(v->touched, d.to) || meet(v->touched, d.writes) || meets(v->written, d.from) ||
+                       meet(v->written, d.reads));
 }
 
 // Applies what depends on nothing before it in the list. What is applied depends on earlier entries alone, so one pass
 // finds all.
 void settle_list(Values *v) {
+  v->written.clear();
+  v->touched.clear();
   for (auto d = v->deferred.begin(); d != v->deferred.end();) {
-    if (d->arrived && std::none_of(v->deferred.begin(), d, [&](const Deferred &e) { return conflicts(e, *d); })) {
+    if (d->arrived && !waits(v, *d)) { // for what was before it and stays
       apply(v, *d);
       d = v->deferred.erase(d);
     } else {
+      note(v, *d);
       ++d;
     }
   }
@@ -296,14 +306,11 @@ void submit(Values *v, Deferred d) {
   if (d.arrived && !waits(v, d))
     apply(v, d);
   else
-    v->deferred.push_back(std::move(d));
+    defer(v, std::move(d));
 }
 
 // Whether bytes of the range still depend on a payload. Not so inside work: its turn has come.
-bool coming(const Values *v, Span s) {
-  return !in_order &&
-         std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &d) { return writes(d, s); });
-}
+bool coming(const Values *v, Span s) { return !in_order && meets(v->written, s); }
 
 } // namespace
 
@@ -359,7 +366,7 @@ static void write_in_order(void *pointer, size_t bytes, const void *data, Origin
   }
   const char *bytes_in = static_cast<const char *>(data);
   d.data.assign(bytes_in, bytes_in + bytes);
-  v->deferred.push_back(std::move(d));
+  defer(v, std::move(d));
 }
 
 void value_write(void *pointer, size_t bytes, const void *data) {
@@ -423,7 +430,7 @@ void value_read_ordered(const void *pointer, size_t bytes, void *out) {
                .data = {},
                .op = current_operator()};
     if (waits(v, d)) {
-      v->deferred.push_back(std::move(d));
+      defer(v, std::move(d));
       return;
     }
     found = finding(v, d.op, d.from, read_now(v, d.from, static_cast<char *>(out)));
@@ -459,8 +466,8 @@ void value_work(ValueWork *work, std::span<const ByteRange> reads, std::span<con
 void value_receive(uint64_t seq, void *to, size_t bytes) {
   Values *v = values();
   const Access access(v);
-  v->deferred.push_back(
-      {.what = Deferred::kReceive, .to = span_of(to, bytes), .from = {}, .data = {}, .seq = seq, .arrived = false});
+  defer(v,
+        {.what = Deferred::kReceive, .to = span_of(to, bytes), .from = {}, .data = {}, .seq = seq, .arrived = false});
 }
 
 void value_send(uint64_t seq, const void *from, size_t bytes) {
@@ -516,7 +523,8 @@ void value_forget(uintptr_t begin, uintptr_t end) {
     const bool read = std::any_of(v->deferred.begin(), v->deferred.end(), [&](const Deferred &d) {
       const bool leads_out = d.what == Deferred::kWork ? !std::all_of(d.writes.begin(), d.writes.end(), inside)
                                                        : d.from.meets(freed) && !inside(d.to);
-      return leads_out && (d.from.meets(freed) || meet(d.reads, freed));
+      const auto meets_it = [&](const Span &s) { return s.meets(freed); };
+      return leads_out && (d.from.meets(freed) || std::any_of(d.reads.begin(), d.reads.end(), meets_it));
     });
     if (read) {
       submit(v, {.what = Deferred::kForget, .to = freed, .from = {}, .data = {}});

@@ -23,6 +23,7 @@ from eidolon_simcore.vocabulary import Kind, RecordFlag
 
 COMM_LANES = 0xFFFF_0000  #: lanes from here on are those on which communicators are made; streams have lower numbers
 STEP = "step"  #: name of the mark that ends a step
+_BLOCKING = int(RecordFlag.BLOCKING)
 _PAYLOAD = int(RecordFlag.PAYLOAD)
 
 
@@ -53,7 +54,9 @@ class Effects:
         self._intake = intake
         self._forms: dict[tuple[int, int], Form] = {}  # of collective calls, by signature and device
         self.verdicts: list[tuple[int, bool]] = []  #: see :meth:`.session.Session.take_verdicts`
-        self._made = 0  # communicators of this rank so far
+        self._comm_lanes = 0  # of this rank so far
+        self._free_lanes: list[int] = []  # of these, those on which nothing is being made
+        self._busy_lanes: dict[int, int] = {}  # the others, by the sequence number of the record that is answered last
         self._handlers: dict[int, Callable[[Noted], None]] = {
             Kind.COLLECTIVE: self._collective,
             Kind.COMM_INIT: self._make_communicator,
@@ -100,18 +103,31 @@ class Effects:
         return self._collectives.form(self._rank, Port(self._server, record.device), signature)
 
     def _make_communicator(self, record: Noted) -> None:
-        """To make a communicator is a collective on a lane of its own."""
+        """To make a communicator is a collective on a lane of its own. The lane is used again once the rank has been
+        told that it is made: whatever the rank makes then cannot begin before. Some programs make thousands."""
         signature = self._definitions.get(record.sig)
         if signature.kind == "split":
             handle = self._communicators.split(self._rank, record.seq, signature)
         else:
             port = Port(self._server, record.device)
             handle = self._communicators.join(self._rank, record.seq, port, signature)
-        lane = COMM_LANES + self._made
-        self._made += 1
+        lane = self._free_lanes.pop() if self._free_lanes else self._add_comm_lane()
+        if record.flags & _BLOCKING:
+            self._busy_lanes[record.seq] = lane
+        self._intake.join_on(record.row, handle, lane)
+
+    def _add_comm_lane(self) -> int:
+        lane = COMM_LANES + self._comm_lanes
+        self._comm_lanes += 1
         self._engine.add_lane(self._rank, lane, NO_DEVICE)
         self._books.sinks.lane(self._rank, lane, self._server, NO_DEVICE)
-        self._intake.join_on(record.row, handle, lane)
+        return lane
+
+    def answered(self, seq: int) -> None:
+        """The rank is told the answer to a record."""
+        lane = self._busy_lanes.pop(seq, None)
+        if lane is not None:
+            self._free_lanes.append(lane)
 
     def share(self, signature: Signature) -> None:
         """A group of symmetric memory, which this rank is the first or a further one to name."""

@@ -148,6 +148,7 @@ class Session:
 
     def answer(self, answer: Answer) -> None:
         """The engine's answer to a record, or what its communicator says in place of that."""
+        self._effects.answered(answer.seq)
         value = self._collectives.communicators.answer(self.rank, answer.seq)
         self.delivery.answer(answer if value is None else replace(answer, value=value))
 

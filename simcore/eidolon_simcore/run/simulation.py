@@ -90,7 +90,9 @@ class Simulation:
     ) -> None:
         self.plan = plan
         self._engine = engine
-        network = Network(engine, plan.gpu, plan.network)
+        # An optimistic engine goes back in time, and has to know every link by itself.
+        by_class = plan.fold is not None and plan.time_sync == "conservative"
+        network = Network(engine, plan.gpu, plan.network, folded=by_class)
         self._books = Books(network, sinks, account=account)
         self._servers = Servers(plan, version)
         self._outbox = Outbox(self._servers.by_index)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from fakes import BLOCKING, FOREGROUND, FakeRank
 from simulated_run import Run
 
+from eidolon_simcore.engine.native import NativeEngine
 from eidolon_simcore.vocabulary import Kind
 
 
@@ -50,3 +53,28 @@ def test_members_on_one_device_are_told_of_each_other(run: Run) -> None:
         seqs[device] = rank.comm(8, device, 3)
         run.batch(rank)
     assert [run.replies()[session, seq][1] for session, seq in zip((1, 2, 3), seqs, strict=True)] == [0, 0, 0]
+
+
+def test_communicators_that_are_made_one_after_the_other_share_a_lane(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane for each would make every look at a rank of Megatron longer, which makes thousands of communicators."""
+    lanes: list[int] = []
+    monkeypatch.setattr(NativeEngine, "add_lane", counting(NativeEngine.add_lane, lanes))
+    rank = FakeRank()
+    run.join(1, 0, 1)
+    clocks = []
+    for identity in range(7, 27):
+        seq = rank.comm(identity, 0, 1)
+        run.batch(rank)
+        clocks.append(run.replies()[1, seq][0])
+    assert len(lanes) == 1
+    assert len({later - earlier for earlier, later in pairwise(clocks)}) == 1  # each takes as long as the one before
+
+
+def counting(add_lane: Callable[..., None], lanes: list[int]) -> Callable[..., None]:
+    def counted(engine: NativeEngine, rank: int, lane: int, device: int) -> None:
+        lanes.append(lane)
+        add_lane(engine, rank, lane, device)
+
+    return counted
