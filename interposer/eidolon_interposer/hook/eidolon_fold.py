@@ -91,7 +91,7 @@ class Fold:
         }
 
     # ---- torch -----------------------------------------------------------------------------------------------------
-    # Functions named eidolon_uncounted cost the program nothing: the shim leaves them out.
+    # What stands between the program and torch here costs the program nothing (:func:`between`, :func:`uncounted`).
 
     def groups(self, module: Any) -> None:
         """``torch.distributed.distributed_c10d``: what makes groups, and what they cannot do."""
@@ -99,16 +99,21 @@ class Fold:
 
         helper, own = module._new_process_group_helper, int(os.environ["RANK"])
 
-        def made(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any) -> Any:
+        @uncounted
+        def remember(size: int, ranks: Any, name: Any) -> None:
             members = list(ranks) or list(range(size))
             if own in members and any(map(self.phantom, members)):
                 self.members[str(name)] = self.making = members
+
+        @between
+        def made(size: int, rank: int, ranks: Any, backend: Any, store: Any, name: Any, *args: Any, **rest: Any) -> Any:
+            remember(size, ranks, name)
             try:
                 return helper(size, rank, ranks, backend, store, name, *args, **rest)
             finally:
                 self.making = []
 
-        module._new_process_group_helper = uncounted(made)
+        module._new_process_group_helper = made
         if hasattr(module, "ProcessGroupNCCL"):
             self._nccl(module)
         if hasattr(module, "ProcessGroupGloo"):
@@ -122,35 +127,50 @@ class Fold:
         """A transfer has two ends, and both have to be processes."""
         call = getattr(group, name)
 
-        def called(self_: Any, tensors: Any, peer: int, *args: Any, **rest: Any) -> Any:
+        @uncounted
+        def check(self_: Any, peer: int) -> None:
             members = self.members.get(self_.group_name)
             if members is not None and 0 <= peer < len(members) and self.phantom(members[peer]):
                 raise RuntimeError(
                     f"{does} rank {members[peer]}, which is no process of this folded run; name the axis of this group "
                     "in spec.fold.parallel as one that is not folded, such as pp, or keep that rank (spec.fold.keep)"
                 )
+
+        @between
+        def called(self_: Any, tensors: Any, peer: int, *args: Any, **rest: Any) -> Any:
+            check(self_, peer)
             return call(self_, tensors, peer, *args, **rest)
 
-        setattr(group, name, uncounted(called))
+        setattr(group, name, called)
 
     def _nccl(self, module: Any) -> None:
         group = module.ProcessGroupNCCL
         construct, split = group.__init__, module.ProcessGroup.split_group
 
+        @between
         def made(self_: Any, store: Any, rank: int, size: int, options: Any, *args: Any, **rest: Any) -> None:
+            construct(self_, store, rank, size, prepared(store, size, options), *args, **rest)
+
+        @uncounted
+        def prepared(store: Any, size: int, options: Any) -> Any:
             members = list(options.global_ranks_in_group) or list(range(size))
             self._mint(store, options.group_name, members)
-            construct(self_, store, rank, size, named(options, members), *args, **rest)
+            return named(options, members)
 
+        @between
         def divided(parent: Any, ranks: Any, *args: Any, **rest: Any) -> Any:
+            rest["opts"] = of_part(parent, ranks, rest["opts"], rest["group_name"])
+            return split(parent, ranks, *args, **rest)
+
+        @uncounted
+        def of_part(parent: Any, ranks: Any, options: Any, name: Any) -> Any:
             import torch
 
             of_parent = list(parent._get_backend(torch.device("cuda")).options.global_ranks_in_group)
             members = [of_parent[rank] for rank in ranks] if of_parent else list(ranks)
             if any(map(self.phantom, members)):
-                self.members[str(rest["group_name"])] = members
-            rest["opts"] = named(rest["opts"], members)
-            return split(parent, ranks, *args, **rest)
+                self.members[str(name)] = members
+            return named(options, members)
 
         def named(options: Any, members: Sequence[int]) -> Any:
             """Options that say the members. Programs may use theirs for several groups, so they are copied."""
@@ -160,8 +180,8 @@ class Fold:
             options.config.net_name = MARK + listed(members)
             return options
 
-        group.__init__ = uncounted(made)
-        module.ProcessGroup.split_group = uncounted(divided)
+        group.__init__ = made
+        module.ProcessGroup.split_group = divided
 
     def _mint(self, store: Any, name: str, members: Sequence[int]) -> None:
         """Puts the id of a group's communicator where its first member would, if that is a phantom."""
@@ -177,15 +197,22 @@ class Fold:
         """``torch.distributed.rendezvous``: stores that wait for all ranks."""
         create = module._create_c10d_store
 
+        @between
         def made(host: str, port: int, rank: int, world: int, *args: Any, **rest: Any) -> Any:
             return create(host, port, rank, self.processes, *args, **rest)
 
-        module._create_c10d_store = uncounted(made)
+        module._create_c10d_store = made
 
 
 def uncounted(function: Any) -> Any:
-    """The function, as one that costs the program nothing."""
+    """The function, which costs the program nothing, nor does what it calls (``core/interpreter.cpp``)."""
     function.__code__ = function.__code__.replace(co_name="eidolon_uncounted")
+    return function
+
+
+def between(function: Any) -> Any:
+    """The function, which costs the program nothing itself. What it calls does."""
+    function.__code__ = function.__code__.replace(co_name="eidolon_between")
     return function
 
 

@@ -10,12 +10,14 @@ Only calls on tensors of the host come here, those of Python. Calls are over whe
 
 from __future__ import annotations
 
-from eidolon_fold import uncounted  # type: ignore[import-not-found]  # beside this file
-
 TYPE_CHECKING = False  # as typing has it, which takes long to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
+
+    from eidolon_interposer.hook.eidolon_fold import between, uncounted
+else:
+    from eidolon_fold import between, uncounted  # beside this file
 
 
 class Mirror:
@@ -51,13 +53,18 @@ class Gloo:
         group, own = module.ProcessGroupGloo, int(os.environ["RANK"])
         construct = group.__init__
 
+        @between
         def built(self_: Any, store: Any, rank: int, size: int, *args: Any, **rest: Any) -> None:
-            if self._fold.making:
-                mirror = Mirror(self._fold.making, self._fold.of, own)
-                rank, size = mirror.rank, len(mirror.processes)
-            construct(self_, store, rank, size, *args, **rest)
+            construct(self_, store, *inner(rank, size), *args, **rest)
 
-        group.__init__ = uncounted(built)
+        @uncounted
+        def inner(rank: int, size: int) -> tuple[int, int]:
+            if not self._fold.making:
+                return rank, size
+            mirror = Mirror(self._fold.making, self._fold.of, own)
+            return mirror.rank, len(mirror.processes)
+
+        group.__init__ = built
         for name in CALLS:
             self._wrap(module.ProcessGroup, name, own)
 
@@ -65,16 +72,26 @@ class Gloo:
         """A call of groups, which is mirrored where it is one on the host and the group has phantoms."""
         call, mirrored = getattr(of_all, name), CALLS[name]
 
+        @between
         def called(self_: Any, *args: Any, **rest: Any) -> Any:
+            mirror = of_call(self_, args)
+            return call(self_, *args, **rest) if mirror is None else instead(self_, mirror, args, rest)
+
+        @uncounted
+        def of_call(self_: Any, args: Any) -> Mirror | None:
             members = self._fold.members.get(self_.group_name) if on_host(args) else None
             if members is None:
-                return call(self_, *args, **rest)
+                return None
             mirror = self._mirrors.get(self_.group_name)
             if mirror is None:
                 mirror = self._mirrors[self_.group_name] = Mirror(members, self._fold.of, own)
+            return mirror
+
+        @uncounted
+        def instead(self_: Any, mirror: Mirror, args: Any, rest: Any) -> Any:
             return mirrored(mirror, lambda *inner: call(self_, *inner, **rest), *args)
 
-        setattr(of_all, name, uncounted(called))
+        setattr(of_all, name, called)
 
 
 def on_host(args: Any) -> bool:

@@ -175,8 +175,9 @@ Object *code_of(Frame *frame) {        // borrowed: the frame holds it
   return code;
 }
 
-// What is remembered of a function. What it and those that it calls do costs nothing, unless it counts.
-enum : uint8_t { kCounts, kImports, kHooks };
+// What is remembered of a function. Importing a module costs nothing, nor does what happens in it. Functions of the hook
+// cost nothing: of some neither does what they call (kHooks), of others that costs what it costs (kBetween).
+enum : uint8_t { kCounts, kImports, kHooks, kBetween };
 
 // Whether a function is how Python imports a module.
 bool imports(Object *code) {
@@ -185,6 +186,11 @@ bool imports(Object *code) {
 
 // Whether the hook put a function between the program and torch, so that the program would not have called it.
 bool is_hooks(Object *code) { return has_text(code, "co_name", "eidolon_uncounted"); }
+bool is_between(Object *code) { return has_text(code, "co_name", "eidolon_between"); }
+
+uint8_t kind_of(Object *code) {
+  return imports(code) ? kImports : is_hooks(code) ? kHooks : is_between(code) ? kBetween : kCounts;
+}
 
 Object *enter(ThreadState *state, Frame *frame, int exception) {
   if (runs_gone || importing)
@@ -193,11 +199,11 @@ Object *enter(ThreadState *state, Frame *frame, int exception) {
   const Costs &cost = function_costs();
   const Runs::Run run = fetch(runs.functions, code, cost);
   if (run.ago == kNever)
-    *run.note = imports(code) ? kImports : is_hooks(code) ? kHooks : kCounts;
-  if (*run.note == kHooks)
+    *run.note = kind_of(code);
+  if (*run.note == kHooks || *run.note == kBetween)
     runs.now -= run.ago > cost.warm;
-  importing = *run.note != kCounts;
-  if (!importing)
+  importing = *run.note == kImports || *run.note == kHooks;
+  if (*run.note == kCounts)
     spent_ns += cost.of(run.ago);
   Object *result = python.evaluate(state, frame, exception);
   importing = false;
