@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,8 +79,10 @@ class Processes:
         return Work()
 
 
-def total(op: str, root: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(reduceOp=f"RedOpType.{op}", rootRank=root)
+def total(op: str, root: int = 0) -> Any:
+    options = torch.distributed.ReduceOptions()  # as torch hands them on: its operations have no names
+    options.reduceOp, options.rootRank = getattr(torch.distributed.ReduceOp, op), root
+    return options
 
 
 def test_a_sum_counts_each_member(gloo: ModuleType) -> None:
@@ -116,19 +118,19 @@ def test_a_gather_has_a_value_of_each_member(gloo: ModuleType) -> None:
 
 def test_a_gather_to_a_phantom_comes_to_nobody(gloo: ModuleType) -> None:
     outputs = [torch.zeros(1) for _ in range(8)]
-    Processes(gloo, own=0, other=5.0).call("gather", [outputs], [torch.tensor([2.0])], total("", 0))
+    Processes(gloo, own=0, other=5.0).call("gather", [outputs], [torch.tensor([2.0])], total("SUM", 0))
     assert [one.item() for one in outputs] == [2.0] * 7 + [5.0]
-    Processes(gloo, own=0, other=5.0).call("gather", [], [torch.tensor([2.0])], total("", 3))
-    Processes(gloo, own=7, other=2.0).call("gather", [], [torch.tensor([5.0])], total("", 0))
+    Processes(gloo, own=0, other=5.0).call("gather", [], [torch.tensor([2.0])], total("SUM", 3))
+    Processes(gloo, own=7, other=2.0).call("gather", [], [torch.tensor([5.0])], total("SUM", 0))
 
 
 def test_a_scatter_brings_a_process_its_own(gloo: ModuleType) -> None:
     output = torch.zeros(1)
     inputs = [[torch.tensor([float(i)]) for i in range(8)]]
-    Processes(gloo, own=7, other=0.0).call("scatter", [output], inputs, total("", 7))
+    Processes(gloo, own=7, other=0.0).call("scatter", [output], inputs, total("SUM", 7))
     assert output.item() == 7
     with pytest.raises(RuntimeError, match="a scatter from a rank that is no process"):
-        Processes(gloo, own=0, other=0.0).call("scatter", [output], inputs, total("", 3))
+        Processes(gloo, own=0, other=0.0).call("scatter", [output], inputs, total("SUM", 3))
 
 
 def test_an_all_to_all_brings_what_the_class_sends(gloo: ModuleType) -> None:

@@ -77,6 +77,24 @@ def meshes() -> None:
     assert summed(ones(), mesh.get_group("shard")) == 8
 
 
+def hosts() -> None:
+    group = dist.new_group(backend="gloo")
+    assert summed(torch.ones(()), group) == world
+    least = torch.tensor(float(rank))
+    dist.all_reduce(least, dist.ReduceOp.MIN, group=group)
+    assert least.item() == 0
+    found: list[object] = [None] * world
+    dist.all_gather_object(found, "equal", group=group)
+    assert found == ["equal"] * world
+    gathered: list[object] | None = [None] * world if rank == 0 else None
+    dist.gather_object("equal", gathered, dst=0, group=group)
+    assert gathered in (None, ["equal"] * world)
+    said = torch.tensor([3.0 if rank == 0 else 0.0])
+    dist.broadcast(said, src=0, group=group)
+    assert said.item() == 3
+    dist.barrier(group=group)
+
+
 class Places(Dataset):
     """Each item is the place of the process that loads it."""
 
@@ -95,7 +113,7 @@ def children() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == place()
 
 
-CHECKS = (sums, gathers, objects, barriers, subsets, meshes, children)
+CHECKS = (sums, gathers, objects, barriers, subsets, meshes, hosts, children)
 
 if __name__ == "__main__":
     torch.cuda.set_device(device)

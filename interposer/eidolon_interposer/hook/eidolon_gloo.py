@@ -112,16 +112,18 @@ def on_host(args: Any) -> bool:
 
 def _repeat(tensor: Any, op: Any, count: int) -> None:
     """Reduces a tensor with itself, so that it stands for so many members."""
-    if str(op).endswith("SUM"):
+    from torch.distributed import ReduceOp
+
+    if op == ReduceOp.SUM:
         tensor.mul_(count)
-    elif str(op).endswith("PRODUCT"):
+    elif op == ReduceOp.PRODUCT:
         tensor.pow_(count)
 
 
-def _all_reduce(mirror: Mirror, call: Callable[..., Any], tensors: Any, options: Any = None, *rest: Any) -> Any:
-    for tensor in tensors if isinstance(tensors, list) else [tensors]:
-        _repeat(tensor, getattr(options, "reduceOp", "SUM"), mirror.count)
-    return call(tensors, *([] if options is None else [options]), *rest)
+def _all_reduce(mirror: Mirror, call: Callable[..., Any], tensors: Any, options: Any, *rest: Any) -> Any:
+    for tensor in tensors:
+        _repeat(tensor, options.reduceOp, mirror.count)
+    return call(tensors, options, *rest)
 
 
 def _reduce(mirror: Mirror, call: Callable[..., Any], tensors: Any, options: Any, *rest: Any) -> Any:
