@@ -175,8 +175,8 @@ Object *code_of(Frame *frame) {        // borrowed: the frame holds it
   return code;
 }
 
-// What is remembered of a function. Importing a module costs nothing, nor does what happens in it. Functions of the hook
-// cost nothing: of some neither does what they call (kHooks), of others that costs what it costs (kBetween).
+// What is remembered of a function. Importing a module costs nothing, nor does what happens in it. Functions of the
+// hook cost nothing: of some neither does what they call (kHooks), of others that costs what it costs (kBetween).
 enum : uint8_t { kCounts, kImports, kHooks, kBetween };
 
 // Whether a function is how Python imports a module.
