@@ -64,6 +64,23 @@ def test_the_example(namespace: Namespace, torch: str, tmp_path: Path) -> None:
     wait_for(lambda: not namespace.run("get", kinds, selector, "-o", "name"), 60)
 
 
+def test_a_folded_object_has_pods_for_its_processes_only(namespace: Namespace, torch: str, tmp_path: Path) -> None:
+    """512 GPUs of 64 servers: rank 0 stands for all ranks but the last, which runs on its own server."""
+    object_ = example()
+    object_["metadata"]["name"] = name = "folded"
+    fold = {"mode": "replica", "keep": [511]}
+    object_["spec"] |= {"servers": 64, "gpusPerServer": 8, "fold": fold}
+    namespace.run("create", "configmap", "ddp", f"--from-file={REPOSITORY / 'examples' / 'ddp.py'}")
+    namespace.apply(object_)
+    namespace.wait_for_phase(name, "Running", timeout_s=240)
+    assert set(namespace.pods()) == {f"{name}-core", f"{name}-server-0", f"{name}-server-63"}
+    seen = namespace.wait_for_phase(name, "Succeeded", timeout_s=240)
+    assert seen["status"]["gpus"] == 512
+    assert "on 512 x NVIDIA H100" in namespace.finished_log(f"{name}-server-0")
+    there, here = step_times(namespace, object_, tmp_path)
+    assert differs(there, here) <= 1e-3, (there, here)
+
+
 @pytest.mark.slow
 def test_measured_step_times_beside_those_of_a_local_run(namespace: Namespace, torch: str, tmp_path: Path) -> None:
     """They are those of the machine, at its load: only told, not held against anything."""
