@@ -27,7 +27,7 @@ def test_a_changed_image(namespace: Namespace) -> None:
 def test_bad_values(namespace: Namespace) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"servers": 0}, "servers"),
-        ({"servers": 1025}, "servers"),
+        ({"servers": 2049}, "servers"),
         ({"faults": [{}]}, "faults are reserved"),
         ({"workload": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}, "emulated GPUs need no device"),
         ({"workload": {"ranksPerServer": 2}}, "must not exceed gpusPerServer"),

@@ -153,13 +153,16 @@ class Fold:
 
         @uncounted
         def prepared(store: Any, size: int, options: Any) -> Any:
+            if not isinstance(options, group.Options):  # an older form, or a mistake: torch knows
+                return options
             members = list(options.global_ranks_in_group) or list(range(size))
             self._mint(store, options.group_name, members)
             return named(options, members)
 
         @between
         def divided(parent: Any, ranks: Any, *args: Any, **rest: Any) -> Any:
-            rest["opts"] = of_part(parent, ranks, rest["opts"], rest["group_name"])
+            if rest.get("opts") is not None:
+                rest["opts"] = of_part(parent, ranks, rest["opts"], rest.get("group_name"))
             return split(parent, ranks, *args, **rest)
 
         @uncounted
