@@ -92,6 +92,11 @@ class Plan:
         return range(self.world) if self.fold is None else self.fold.representatives
 
     @property
+    def class_sizes(self) -> dict[int, int]:
+        """For how many ranks each process stands, where it stands for others; empty if every rank is a process."""
+        return {} if self.fold is None else self.fold.sizes()
+
+    @property
     def present(self) -> list[int]:
         """The servers on which there are processes, in order."""
         return sorted({rank // self.ranks_per_server for rank in self.processes})

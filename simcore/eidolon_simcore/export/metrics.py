@@ -290,7 +290,8 @@ def _run_rows(s: Snapshot) -> Iterator[tuple[str, _Rows]]:
     yield "eidolon_step_last_samples_per_second", _one(step.get("samples_per_s"))
     yield "eidolon_step_last_flops_per_second", _one(step["flops"] * 1e9 / step["time_ns"] if step else None)
     yield "eidolon_mfu_ratio", _one(step.get("mfu"))
-    peak = sum(s.model(port).gpu.peak_flops("bf16") for port in set(s.last.ports))
+    sizes = {port: s.class_sizes.get(rank, 1) for port, rank in zip(s.last.ports, s.last.ranks, strict=True)}
+    peak = sum(s.model(port).gpu.peak_flops("bf16") * size for port, size in sizes.items())
     yield "eidolon_peak_flops_per_second", _one(peak or None)
     if len(s.last.times):
         window = float(s.last.column("window").mean()) or 1.0

@@ -36,7 +36,7 @@ class Report:
 
     def __init__(self, plan: Plan, out: Path) -> None:
         self._plan = plan
-        self._multiplicity = plan.fold.sizes() if plan.fold is not None else {}
+        self._multiplicity = plan.class_sizes
         self._out = out
         self.steps: list[dict[str, Any]] = []
         out.mkdir(parents=True, exist_ok=True)

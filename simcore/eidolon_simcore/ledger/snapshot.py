@@ -90,6 +90,7 @@ class Snapshot:
     gpus_per_server: int
     state: str = "Waiting"  #: Waiting, Running, Succeeded, Failed
     ranks: Mapping[str, int] = field(default_factory=dict)  #: how many are expected, have joined, have left
+    class_sizes: Mapping[int, int] = field(default_factory=dict)  #: for how many ranks a rank stands in a folded run
     progress: Progress = field(default_factory=Progress)
     last: Ledger = field(default_factory=empty_ledger)  #: of the last final step
     total: Ledger = field(default_factory=empty_ledger)  #: of all final steps but the first

@@ -55,7 +55,7 @@ class Membership:
     ) -> None:
         self._ranks_per_server = plan.ranks_per_server
         self._planned = plan.world
-        self._sizes = plan.fold.sizes() if plan.fold is not None else {}  # of classes, by their representatives
+        self._sizes = plan.class_sizes
         self._folded = frozenset(plan.processes) if plan.fold is not None else None
         self._engine = engine
         self._books = books

@@ -89,6 +89,7 @@ class Views:
             gpus_per_server=self.plan.gpus_per_server,
             state=self.ending.state or ("Running" if sessions else "Waiting"),
             ranks=self.ranks.counts(),
+            class_sizes=self.plan.class_sizes,
             progress=self.results.progress,
             last=self.books.accounts.last,
             total=self.books.accounts.total,

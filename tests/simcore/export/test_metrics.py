@@ -291,6 +291,12 @@ def test_dcgm_shows_devices_that_no_rank_uses_as_idle() -> None:
     assert idle["DCGM_FI_DEV_POWER_USAGE"] == pytest.approx(0.12 * 700)
 
 
+def test_the_peak_of_a_folded_run_is_that_of_all_its_gpus() -> None:
+    """So that the work of the whole job, divided by it, is the job's MFU."""
+    whole = snapshot(servers=1, gpus=1, class_sizes={0: 1024})
+    assert value(metrics.page(whole), "eidolon_peak_flops_per_second") == pytest.approx(1024 * 989.4e12)
+
+
 def test_pages_tell_servers_of_other_gpus_apart() -> None:
     mixed = snapshot(
         servers=2, gpus=1, devices=(DeviceModel(H100, 80 << 30), DeviceModel(gpu("a100-40gb-sxm"), 40 << 30))
