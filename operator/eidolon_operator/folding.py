@@ -90,6 +90,13 @@ def counted(classes: Mapping[int, int]) -> str:
     return f"{len(classes):,} of {sum(classes.values()):,} ranks"
 
 
+def ran(count: int, classes: Mapping[int, int] | None) -> str:
+    """How many ranks ran, such as ``8 ranks`` or, of a folded run with these classes, ``2 of 1,024 ranks ran``."""
+    if classes:
+        return f"{count:,} of {sum(classes.values()):,} ranks ran"
+    return f"{count:,} rank{'s' if count != 1 else ''}"
+
+
 def groups(classes: Mapping[int, int]) -> list[tuple[int, int, int]]:
     """Classes with their multiplicity, in the order of their representatives. Neighbours that have the same are one
     entry: its first and its last representative, and how many ranks each of them stands for, itself included."""

@@ -52,21 +52,16 @@ _RATES: Final = (("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"))
 
 def _heading(summary: Summary, title: str) -> str:
     host = " ".join(filter(None, (summary["host_cost"], summary["host_note"])))
+    classes = folding.of_summary(summary)
     lines = [
         f"{title}: {summary['state']}" + (f": {summary['reason']}" if summary.get("reason") else ""),
-        f"{_ranks(summary)} on {summary['gpu']}; host cost: {host}; "
+        f"{folding.ran(summary['ranks'], classes)} on {summary['gpu']}; host cost: {host}; "
         f"{format_ns(summary['virtual_ns'])} simulated in {summary['wall_s']:.1f} s",
     ]
-    if classes := folding.of_summary(summary):
+    if classes:
         lines.append(f"Folded: {folding.listed(classes)}")
     lines += [f"Not written: {text}" for text in summary.get("not_written", ())]
     return "\n".join(lines)
-
-
-def _ranks(summary: Summary) -> str:
-    if fold := summary.get("fold"):
-        return f"{summary['ranks']:,} of {fold['world']:,} ranks ran"
-    return _count(summary["ranks"], "rank")
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

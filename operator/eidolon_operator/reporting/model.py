@@ -75,11 +75,7 @@ class Run:
     def ranks(self) -> str:
         """How many ranks ran, such as ``8 ranks`` or ``2 of 1,024 ranks ran``; empty if that is not known."""
         count = self.summary.get("ranks")
-        if count is None:
-            return ""
-        if self.classes:
-            return f"{count:,} of {sum(self.classes.values()):,} ranks ran"
-        return f"{count:,} rank{'s' if count != 1 else ''}"
+        return "" if count is None else folding.ran(count, self.classes)
 
     def capacity_bytes(self, device: str) -> int:
         """Memory of the device ``server/device``. It is 0 if the plan is not there, or has no such server."""

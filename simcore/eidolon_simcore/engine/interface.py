@@ -36,7 +36,7 @@ in which ranks' operations arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,6 +103,15 @@ class Flow:
         """Each link of the route, and the bytes that this flow, and those for which it stands, put on it."""
         for link, count in zip(self.route, self.counts or (1,) * len(self.route), strict=True):
             yield link, self.bytes * count
+
+
+def loads(flows: Iterable[Flow]) -> dict[int, int]:
+    """The bytes on each link that some flow uses."""
+    found: dict[int, int] = {}
+    for flow in flows:
+        for link, size in flow.loads():
+            found[link] = found.get(link, 0) + size
+    return found
 
 
 @dataclass(frozen=True, slots=True)

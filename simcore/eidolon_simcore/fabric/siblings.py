@@ -38,12 +38,13 @@ one class, they are the pairs at the same two positions of the siblings of the g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Group = tuple[int, ...]
+Member = TypeVar("Member")  #: a rank, or its device
 
 
 class Axis(NamedTuple):
@@ -74,7 +75,7 @@ def siblings(members: Sequence[int], of: Sequence[int]) -> tuple[Group, ...]:
     return tuple(map(tuple, tiles[same].tolist()))
 
 
-def at(positions: Sequence[int], groups: Sequence[Group]) -> tuple[Group, ...]:
+def at(positions: Sequence[int], groups: Sequence[Sequence[Member]]) -> tuple[tuple[Member, ...], ...]:
     """The members of each group at these positions: the siblings of a part of a group, such as a pair, from those of
     the group."""
     return tuple(tuple(group[position] for position in positions) for group in groups)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from eidolon_simcore.engine.interface import Engine, Flow
+from eidolon_simcore.engine.interface import Engine, Flow, loads
 from eidolon_simcore.fabric import tuner
 from eidolon_simcore.fabric.quotient import Bundle, Numbers, Quotient
 from eidolon_simcore.fabric.routing import Route
@@ -102,12 +102,8 @@ class Wires:
 
     def through_ns(self, flows: Iterable[Flow]) -> int:
         """How long the busiest link takes for its bytes."""
-        loads: dict[int, int] = {}
-        for flow in flows:
-            for link, size in flow.loads():
-                loads[link] = loads.get(link, 0) + size
         return max(
-            (-(-size * 1_000_000_000 // self.named[link].bytes_per_s) for link, size in loads.items()), default=0
+            (-(-size * 1_000_000_000 // self.named[link].bytes_per_s) for link, size in loads(flows).items()), default=0
         )
 
     def _sized(self, sized: Sized) -> tuple[Flow, ...]:

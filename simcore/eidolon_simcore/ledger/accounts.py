@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from eidolon_simcore.catalogue import Gpu
 from eidolon_simcore.costs.work import WORK_FIELDS, Work
 from eidolon_simcore.engine import _engine  # type: ignore[attr-defined]
+from eidolon_simcore.engine.interface import loads
 from eidolon_simcore.fabric.network import Network, Pattern, Port
 from eidolon_simcore.ledger.sinks import CollectiveCall
 from eidolon_simcore.ledger.steps import STARTUP, Step
@@ -233,11 +234,7 @@ class Accounts:
         found = self._patterns.get(id(pattern))
         if found is None:
             found = self._patterns[id(pattern)] = len(self._loads)
-            loads: dict[int, int] = {}
-            for flow in pattern.flows:
-                for link, size in flow.loads():
-                    loads[link] = loads.get(link, 0) + size
-            columns = np.array(list(loads.items()), np.int64).reshape(-1, 2)
+            columns = np.array(list(loads(pattern.flows).items()), np.int64).reshape(-1, 2)
             self._loads.append((pattern, columns[:, 0], columns[:, 1]))
         return found
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from eidolon_simcore.engine.interface import Engine
-from eidolon_simcore.fabric import tuner
+from eidolon_simcore.fabric import siblings, tuner
 from eidolon_simcore.fabric.network import Network, Team
 from eidolon_simcore.fabric.topology import Port
 from eidolon_simcore.run.folding import MEMBERS_MARK, Folding, members
@@ -58,7 +58,7 @@ class Communicator:
     stand_ins: tuple[int, ...] = ()  #: by member: the one whose bytes are its, if there are phantoms
     siblings: Sequence[Sequence[Port]] = ()  #: groups for whose calls its calls stand, by their members' devices
     within: tuple[int, ...] = ()  #: the group of which it is a pair, in a folded run
-    _pairs: dict[tuple[int, int], list[tuple[Port, Port]]] = field(default_factory=dict)
+    _pairs: dict[tuple[int, int], Sequence[Sequence[Port]]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -95,11 +95,11 @@ class Communicator:
                 on.setdefault(port, []).append(at)
         return {at: all_[at == all_[0]] for all_ in on.values() if len(all_) > 1 for at in all_}
 
-    def pairs(self, source: int, target: int) -> list[tuple[Port, Port]]:
+    def pairs(self, source: int, target: int) -> Sequence[Sequence[Port]]:
         """The pairs for whose transfers one between two members stands: those at their places in its siblings."""
         found = self._pairs.get((source, target))
         if found is None:
-            found = self._pairs[source, target] = [(group[source], group[target]) for group in self.siblings]
+            found = self._pairs[source, target] = siblings.at((source, target), self.siblings)
         return found
 
     @property
@@ -210,7 +210,7 @@ class Communicators:
         elif found.complete:
             if found.within and self._folding is not None:
                 places = [found.within.index(member) for member in found.ranks()]
-                found.siblings = [[group[at] for at in places] for group in self._folding.siblings(found.within)]
+                found.siblings = siblings.at(places, self._folding.siblings(found.within))
             found.team = self._network.team(found.ports(), found.wanted, found.siblings)
             self._engine.define(found.handle, found.ranks(), self._network.init_ns, ())
             self._place(found)

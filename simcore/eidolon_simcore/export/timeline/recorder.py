@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from eidolon_simcore.core_plan import Plan
 from eidolon_simcore.costs.work import Work
-from eidolon_simcore.engine.interface import OPERATION, NetworkEngine, Op
+from eidolon_simcore.engine.interface import OPERATION, NetworkEngine, Op, loads
 from eidolon_simcore.export.timeline.store import Columns, Writer
 from eidolon_simcore.fabric.network import Network, Pattern
 from eidolon_simcore.ledger.labels import Labels
@@ -170,14 +170,11 @@ class Recorder:
         known = self._patterns.get(id(pattern))
         if known is not None:
             return known[0]
-        loads: dict[int, int] = {}
-        for flow in pattern.flows:
-            for link, size in flow.loads():
-                loads[link] = loads.get(link, 0) + size
+        on = loads(pattern.flows)
         number = self._number(
             "pattern",
-            (pattern.latency_ns, tuple(loads.items())),
-            lambda: {"latency_ns": pattern.latency_ns, "links": list(loads), "bytes": list(loads.values())},
+            (pattern.latency_ns, tuple(on.items())),
+            lambda: {"latency_ns": pattern.latency_ns, "links": list(on), "bytes": list(on.values())},
         )
         self._patterns[id(pattern)] = number, pattern
         return number
